@@ -26,6 +26,7 @@ from jaxinfer.text.messages import (
     plain_data,
     plain_messages,
     plain_objects,
+    text_arguments,
     with_text_arguments,
 )
 from jaxinfer.text.sandbox import MAX_CHARS, ChatEnvironment, LimitExceeded
@@ -165,9 +166,27 @@ class ChatTemplate:
     def render_input(self, chat: ChatInput) -> str:
         """Render what `prepare` made."""
         if not chat.continue_final_message:
-            return self._run(chat)
+            return self._run_or_blame(chat)
         text, opened, tag = _tag_final_message(chat)
-        return _cut_at_tag(self._run(opened), text, tag)
+        return _cut_at_tag(self._run_or_blame(opened), text, tag)
+
+    def _run_or_blame(self, chat: ChatInput) -> str:
+        """Arguments of a call that are no object are named where the template refuses them, and not others."""
+        try:
+            return self._run(chat)
+        except InvalidRequest as refusal:
+            if isinstance(refusal.__cause__, LimitExceeded) or (found := text_arguments(chat.messages)) is None:
+                raise
+            place, text, mended = found
+            try:
+                self._run(dataclasses.replace(chat, messages=mended))
+            except InvalidRequest:
+                raise refusal from refusal.__cause__
+            raise InvalidRequest(
+                f"{place} must be a JSON object, which the model's chat template reads, got {text[:60]!r}. "
+                "Send the whole object, or {} for a call that was cut off.",
+                param=place,
+            ) from refusal
 
     def _run(self, chat: ChatInput) -> str:
         context = {

@@ -1,5 +1,6 @@
 """Messages as chat templates expect them, from messages as clients send them. The caller's objects stay untouched."""
 
+import copy
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -81,6 +82,21 @@ def with_text_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if isinstance(function.get("arguments"), dict):
                 function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
     return messages
+
+
+def text_arguments(messages: list[dict[str, Any]]) -> tuple[str, str, list[dict[str, Any]]] | None:
+    """The place and the text of the first call whose arguments are text, and the messages with an empty object for each
+    such text; None where no arguments are text.
+    """
+    mended, found = copy.deepcopy(messages), list[tuple[str, str]]()
+    for i, message in enumerate(mended):
+        for k, call in enumerate(message.get("tool_calls", [])):
+            function = call.get("function", call)
+            if isinstance(text := function.get("arguments"), str):
+                inner = ".function" if "function" in call else ""
+                found.append((f"messages[{i}].tool_calls[{k}]{inner}.arguments", text))
+                function["arguments"] = {}
+    return (*found[0], mended) if found else None
 
 
 def _plain_message(given: Any, i: int) -> dict[str, Any]:

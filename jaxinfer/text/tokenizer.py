@@ -32,6 +32,13 @@ class _Model(msgspec.Struct):
     unk_id: int | None = None
 
 
+class _AddedToken(msgspec.Struct):
+    """A token beside the model's vocabulary. normalized: it is looked for in the text after its normalizing."""
+
+    content: str
+    normalized: bool = False
+
+
 class _File(msgspec.Struct):
     """The parts of tokenizer.json that we read ourselves."""
 
@@ -40,6 +47,7 @@ class _File(msgspec.Struct):
     pre_tokenizer: dict[str, Any] | None = None
     post_processor: dict[str, Any] | None = None
     decoder: dict[str, Any] | None = None
+    added_tokens: list[_AddedToken] = []
 
 
 class PieceTable(dict[int, bytes]):
@@ -237,6 +245,7 @@ def _load(tokenizer_json: bytes) -> tuple[tokenizers.Tokenizer, _File, int]:
         check_added(file.post_processor)
         with panics_as_exceptions():
             backend = tokenizers.Tokenizer.from_buffer(tokenizer_json)
+            _check_added_tokens(backend, file.added_tokens)
     except CheckpointError:
         raise
     except Exception as error:  # the library raises nothing more specific
@@ -247,6 +256,16 @@ def _load(tokenizer_json: bytes) -> tuple[tokenizers.Tokenizer, _File, int]:
     backend.no_truncation()  # a file may carry both; nothing is cut or padded behind the user's back
     backend.no_padding()
     return backend, file, growth
+
+
+def _check_added_tokens(backend: tokenizers.Tokenizer, added: Sequence[_AddedToken]) -> None:
+    """Raises CheckpointError for one that is looked for as an empty text: the library may do so without end."""
+    for token in added if backend.normalizer is not None else ():
+        if token.normalized and not backend.normalizer.normalize_str(token.content):
+            raise CheckpointError(
+                "an added token of tokenizer.json must not become empty in its normalizer, "
+                f"{token.content[:40]!r} does. Set its normalized to false, or take it out."
+            )
 
 
 def _highest_id(vocab: dict[str, int] | list[Any]) -> int:

@@ -98,7 +98,7 @@ def _made(vocab: Any, merges: Any, normalizer: Any, pre_tokenizer: Any, decoder:
         backend.pre_tokenizer = pre_tokenizer
     backend.decoder = decoder
     backend.add_special_tokens([AddedToken(END, rstrip=True)])
-    backend.add_tokens([AddedToken(NAMED, normalized=False), AddedToken("\n\n", lstrip=True)])
+    backend.add_tokens([AddedToken(NAMED, normalized=False), AddedToken("\n\n", lstrip=True, normalized=False)])
     return Tokenizer(backend.to_str().encode())
 
 

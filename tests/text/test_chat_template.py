@@ -302,3 +302,18 @@ def test_arguments_that_no_json_can_carry_are_shown_as_they_were_sent(text):
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
     for what in ("c.function.arguments", "c.function.arguments | string"):
         assert ChatTemplate(CALLS.replace("WHAT", what)).render(messages) == text
+
+
+ITEMS = "{% for name, value in c.function.arguments.items() %}{{ name }}={{ value }}{% endfor %}"
+
+
+@pytest.mark.parametrize("text", ['{"a":', "[1]", "null", '{"a":1}{"b":2}', '{"a":NaN}'])
+def test_arguments_that_a_template_reads_as_an_object_are_named_where_they_are_none(text):
+    calls = [{"function": {"name": "f", "arguments": given}} for given in ('{"a": 1}', text)]
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+    with pytest.raises(InvalidRequest, match="must be a JSON object.*Send the whole object") as refusal:
+        ChatTemplate(CALLS.replace("WHAT", "''") + CALLS.replace("{{ WHAT }}", ITEMS)).render(messages)
+    assert refusal.value.param == "messages[1].tool_calls[1].function.arguments"
+    assert repr(text) in str(refusal.value)
+    with pytest.raises(InvalidRequest, match="refused these messages: no"):  # for another reason
+        ChatTemplate("{{ raise_exception('no') }}").render(messages)

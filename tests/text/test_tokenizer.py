@@ -106,6 +106,26 @@ def test_a_decoder_that_makes_texts_many_times_longer_is_refused() -> None:
         Tokenizer(hostile(decoder=replacing("b" * 100_000, String="a")))
 
 
+STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
+
+
+def added(content: str, *, normalized: bool) -> dict[str, object]:
+    flags = {"single_word": False, "lstrip": False, "rstrip": True, "special": False}
+    return {"id": 500, "content": content, "normalized": normalized, **flags}
+
+
+@pytest.mark.parametrize("normalizer", [STRIP, {"type": "Sequence", "normalizers": [STRIP, {"type": "NFC"}]}])
+def test_an_added_token_that_would_be_looked_for_as_an_empty_text_is_refused(normalizer: dict[str, object]) -> None:
+    with pytest.raises(CheckpointError, match="must not become empty in its normalizer, '  ' does. Set its normalized"):
+        Tokenizer(hostile(normalizer=normalizer, added_tokens=[added("  ", normalized=True)]))
+
+
+def test_an_added_token_that_is_looked_for_as_it_is_may_be_blank() -> None:
+    text = Tokenizer(hostile(normalizer=STRIP, added_tokens=[added("  ", normalized=False)]))
+    assert text.decode(text.encode("a  b")) == "a  b"
+    assert Tokenizer(hostile(normalizer=None, added_tokens=[added("  ", normalized=True)])).encode("a  b")
+
+
 SPACED = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False}
 
 

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from jaxinfer.text.grammar.parts import below_of, parts
+from jaxinfer.text.grammar.quoting import misquoted
 
 _SIGN = re.compile(  # an escape, flags, a class by name, a set of classes, any other
     r"\\(?:[pPxuU]\{[^}]*\}|.|$)|\(\?[a-zA-Z-]+|\[:\^?[a-z]+:\]|\[\^?\]?|--|&&|~~|.", re.DOTALL
@@ -57,6 +58,6 @@ def misread_in_schema(schema: Any) -> str:
         patterns = [("pattern", part.get("pattern"))]
         patterns += [("patternProperties", name) for name in names] if isinstance(names, dict) else []
         for name, pattern in patterns:
-            if isinstance(pattern, str) and (why := misread(pattern, is_of_schema=True)):
+            if isinstance(pattern, str) and (why := misread(pattern, is_of_schema=True) or misquoted(pattern)):
                 return f"{why}, at {ascii(below_of(place, name))}"
     return ""

@@ -207,6 +207,9 @@ class _Reader:
         if is_not:
             self._take()
         while (sign := self._take()) != "]":
+            if sign == "\\" and self.left[:3] == "x00":  # as quoting.py writes what is none of PLAIN
+                self.left = self.left[3:]
+                continue
             if sign == "-":  # for itself, at either end
                 if found and self.left[:1] != "]":
                     raise _UnknownError

@@ -12,6 +12,7 @@ import msgspec
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.grammar.misread import misread
 from jaxinfer.text.grammar.parts import parts
+from jaxinfer.text.grammar.quoting import quotable
 from jaxinfer.text.tools.opening import Opening
 
 Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
@@ -27,8 +28,10 @@ _NUMBER = re.compile(  # or a string, of what json.dumps writes; integers of 64 
     r'"[^"\\]*(?:\\.[^"\\]*)*"|(?P<float>-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+))|(?P<integer>-?\d{20,})'
 )
 _COUNTS = {f"{end}{what}" for end in ("min", "max") for what in ("Length", "Items", "Properties")}
-_MAY_BE_LARGE = re.compile(r"\d{10}|\d[eE]")  # a number that may be more than _MAX_COUNT: seldom is there one
+_MAY_CHANGE = re.compile(r'\d{10}|\d[eE]|"pattern|"exclusiveM')  # as _as_meant writes it
 _MAX_COUNT = (1 << 32) - 1
+_OPEN = (("exclusiveMinimum", "minimum", 1, max), ("exclusiveMaximum", "maximum", -1, min))
+_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 AS_SENT = "\n# as sent"  # ends a grammar that a client wrote, which may be ambiguous as none of ours is
 ANY_TEXT = r"TEXT: /(.|\n)*/"
 
@@ -88,12 +91,43 @@ def guided(schema: Any, *, strict: bool) -> str:
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
     written = json.dumps(schema := {**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
-    if _MAY_BE_LARGE.search(written) and any(_too_large(part) for part, _ in parts(schema)):
-        schema = copy.deepcopy(schema)
-        for part, _ in parts(schema):
-            part.update(dict.fromkeys(_too_large(part), _MAX_COUNT))
-        written = json.dumps(schema, ensure_ascii=False)
+    if _MAY_CHANGE.search(written):
+        written = json.dumps(_as_meant(schema), ensure_ascii=False)
     return _NUMBER.sub(_spelt_number, written)
+
+
+def _as_meant(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same schema, written so that llguidance reads it as it is."""
+    schema = copy.deepcopy(schema)
+    fractions = [part[name] for part, _ in parts(schema) for name in _BOUNDS if _is_fraction(part.get(name))]
+    for part, _ in parts(schema):
+        _close_bounds(part, fractions)
+        part.update(dict.fromkeys(_too_large(part), _MAX_COUNT))
+        if isinstance(part.get("pattern"), str):
+            part["pattern"] = quotable(part["pattern"])
+        if isinstance(names := part.get("patternProperties"), dict):
+            part["patternProperties"] = {quotable(name): below for name, below in names.items()}
+    return schema
+
+
+def _is_fraction(bound: Any) -> bool:
+    return isinstance(bound, float) and math.isfinite(bound) and not bound.is_integer()
+
+
+def _close_bounds(part: dict[str, Any], bounds: list[float]) -> None:
+    """An open bound that is an integer, beside another less than 1 away: llguidance takes the bound itself, so a
+    closed one of 15 digits replaces it. bounds: those of the whole schema, since several parts may hold for one value.
+    """
+    for name, closed, sign, nearest in _OPEN:
+        bound = part.get(name)
+        if part.get("type") == "integer" or not isinstance(bound, int | float) or isinstance(bound, bool):
+            continue
+        if abs(bound) >= 1e13 or bound % 1 or not any(0 < (other - bound) * sign < 1 for other in bounds):
+            continue
+        places = 15 - len(str(abs(int(bound))))
+        next_to = round(bound + sign * 10.0**-places, places)
+        part[closed] = nearest(next_to, part.get(closed, next_to))
+        del part[name]
 
 
 def _too_large(part: dict[str, Any]) -> list[str]:

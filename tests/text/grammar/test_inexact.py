@@ -96,3 +96,18 @@ def test_a_count_beyond_the_librarys_is_the_most_that_it_has(vocabulary, name, e
     assert written["properties"]["a"][end + name] == 2**32 - 1
     assert (schema["properties"]["a"][end + name], float(written["const"][end + name])) == (count, float(count))
     new_matcher(vocabulary, JSON_SCHEMA + guided(schema["properties"]["a"], strict=True))
+
+
+OPEN = [
+    ({"exclusiveMinimum": 0, "maximum": 0.5}, ["0"], ["0.5", "0.25", "0.001"]),
+    ({"exclusiveMinimum": 2, "maximum": 2.25}, ["2"], ["2.25", "2.1"]),
+    ({"exclusiveMaximum": 0.0, "minimum": -0.5}, ["-0", "0"], ["-0.5", "-0.25"]),
+    ({"exclusiveMaximum": -2, "exclusiveMinimum": -2.25}, ["-2"], ["-2.1"]),
+    ({"allOf": [{"exclusiveMinimum": 0}, {"maximum": 0.5}]}, ["0"], ["0.5"]),
+]
+
+
+@pytest.mark.parametrize(("bounds", "outside", "inside"), OPEN, ids=str)
+def test_an_open_bound_is_not_taken_beside_another_less_than_one_away(vocabulary, tokenizer, bounds, outside, inside):
+    matcher = new_matcher(vocabulary, JSON_SCHEMA + guided({"type": "number"} | bounds, strict=True))
+    assert [text for text in outside + inside if takes(matcher, tokenizer, text)] == inside
