@@ -146,5 +146,5 @@ def _clip(faults: list[str]) -> list[str]:
 def _raise(paths: tuple[Path, ...], law: str, faults: list[str]) -> None:
     lines = "".join(f"\n  - {fault}" for fault in faults)
     raise CheckpointError(
-        f"{paths[0].parent}: {law}:{lines}\ndownload the checkpoint again, or correct its config.json"
+        f"{paths[0].parent}: {law}:{lines}\ndownload the checkpoint again, or correct its config.json or --hf-overrides"
     )

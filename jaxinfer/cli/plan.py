@@ -71,6 +71,10 @@ GPUS = {
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Print the plan. Raises what a start with these settings would raise."""
     config = resolved.config
+    if params["target"] is not None:
+        named_target(params["target"])  # what is misspelt is told at once
+    if params["memory"] is not None:
+        memory_bytes(params["memory"])
     with reading("the model and this machine"):
         from jaxinfer.models.registry import family_for
         from jaxinfer.runtime.memory import backends_for, plan_for

@@ -15,7 +15,7 @@ from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import ANSWER_OPTIONS, first_messages, sampling_params, template_kwargs
 from jaxinfer.cli.talker import SERVER_OPTIONS, talker
 from jaxinfer.config import Resolved, counted
-from jaxinfer.errors import CheckpointError, ConfigError
+from jaxinfer.errors import ConfigError
 
 # a path, a hub id with its organisation, or a URL, which the error that follows explains
 _NAME_FORM = re.compile(
@@ -93,14 +93,9 @@ def full_prompt(prompt: str | None, piped: str) -> str:
 
 def refuse_swapped(model: str, prompt: str) -> None:
     """Raise ConfigError for a prompt in the place of the model, and the model in the prompt's."""
-    from jaxinfer.checkpoint.resolve import local_folder
-
-    try:
-        local_folder(model)
-    except CheckpointError:
-        if names_a_model(prompt):
-            cure = f"write `jaxinfer run {prompt} {shlex.quote(model)}`"
-            raise ConfigError(f"MODEL must stand before PROMPT, got {prompt!r} behind it; {cure}") from None
+    if not names_a_model(model) and names_a_model(prompt):
+        cure = f"write `jaxinfer run {prompt} {shlex.quote(model)}`"
+        raise ConfigError(f"MODEL must stand before PROMPT, got {prompt!r} behind it; {cure}")
 
 
 class RunCommand(EngineCommand):

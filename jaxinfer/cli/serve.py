@@ -44,12 +44,6 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
     """
     import asyncio
 
-    from jaxinfer.llm.async_llm import AsyncLLM
-    from jaxinfer.server.app import create_app
-    from jaxinfer.server.presence import announce
-    from jaxinfer.server.serve import run_server
-    from jaxinfer.server.systemd import notify
-
     settings, certificate = server_settings(params), tls(params)
     settings = replace(settings, files_folder=storage.files_folder(params), kept=storage.kept_limits(params))
     start_log(params["log_format"])
@@ -58,10 +52,15 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
     tasks: list[asyncio.Task[None]] = []
     screen = LogScreen() if params["log_format"] == "json" else None
     with tracer_for(params["otlp_traces_endpoint"]) as tracer, Checklist(screen) as checklist:
-        for line in opening(resolved):
+        for line in (*opening(resolved), *unusual(params, settings)):
             checklist.say(line)
-        for line in unusual(params, settings):
-            checklist.say(line)
+        # these take a second: whoever waits has read something by then
+        from jaxinfer.llm.async_llm import AsyncLLM
+        from jaxinfer.server.app import create_app
+        from jaxinfer.server.presence import announce
+        from jaxinfer.server.serve import run_server
+        from jaxinfer.server.systemd import notify
+
         llm = AsyncLLM(resolved.config, checklist, new_transport, params["data_parallel_size"])
         app = create_app(llm, settings, tracer)
 

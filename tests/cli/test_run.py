@@ -219,4 +219,5 @@ def test_a_prompt_before_the_model_is_told_the_order(cli, model):
     outcome = cli("run", "What is 7 plus 5?", "demo")
     said = "MODEL must stand before PROMPT, got 'demo' behind it; write `jaxinfer run demo 'What is 7 plus 5?'`"
     assert (outcome.code, outcome.last_line, model.made) == (2, f"error: {said}", [])
+    assert "write `jaxinfer run demo Hello`" in cli("run", "Hello", "demo").last_line
     assert "must be an existing folder" in cli("run", "/no/such", "hi").last_line
