@@ -24,7 +24,7 @@ COMMANDS = {
     "/help": "show this",
     "/set [NAME VALUE]": "set a sampling field; VALUE default: the model's; without a name: show them",
     "/system [TEXT]": "set the system message and forget the conversation; without TEXT: none",
-    "/save FILE": "write the conversation to a file; --overwrite before FILE replaces one that is there",
+    "/save FILE": "write the conversation to a file; --overwrite before FILE replaces another conversation there",
     "/load FILE": "go on with a saved conversation",
     "/reset": "forget the conversation",
     "/exit": "end; Ctrl-D too",

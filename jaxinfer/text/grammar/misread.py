@@ -1,8 +1,9 @@
 """Misread expressions: regular expressions that llguidance would take for others than they are.
 
 It rewrites an expression before Rust's library parses it: a backslash that stands last is lost, `\\d` becomes a class
-of its own, which at the end of a range is read sign by sign, and a line end, which the flag x skips, becomes a sign. In
-a schema, whose patterns are ECMA's, Rust's signs for sets of classes stand for themselves.
+of its own, which at the end of a range is read sign by sign, and a line end, which the flag x skips, becomes a sign.
+Rust's library repeats a repetition where others read a possessive one (`a?+`). In a schema, whose patterns are ECMA's,
+Rust's signs for sets of classes stand for themselves.
 """
 
 import re
@@ -14,6 +15,7 @@ from jaxinfer.text.grammar.quoting import misquoted
 _SIGN = re.compile(  # an escape, flags, a class by name, a set of classes, any other
     r"\\(?:[pPxuU]\{[^}]*\}|.|$)|\(\?[a-zA-Z-]+|\[:\^?[a-z]+:\]|\[\^?\]?|--|&&|~~|.", re.DOTALL
 )
+_POSSESSIVE = re.compile(r"(?:[*+?]|\{\d+(?:,\d*)?\})\+")
 _CLASSES = re.compile(r"\\[dDwWsS]$")
 _SETS = ("&&", "--", "~~", "[")
 
@@ -21,6 +23,7 @@ _SETS = ("&&", "--", "~~", "[")
 def misread(pattern: str, *, is_of_schema: bool = False) -> str:
     """Why an expression would be read as another; "" where it is read as it is."""
     depth, before, verbose = 0, "", False  # before: what of a class stands before a sign: a character, a range's begin
+    outside = []  # of classes: signs, escaped ones as x
     for sign in _SIGN.findall(pattern):
         if sign == "\\":
             return "a backslash must have a sign behind it, and the last one has none; write \\\\ for a backslash"
@@ -32,8 +35,13 @@ def misread(pattern: str, *, is_of_schema: bool = False) -> str:
             return f"a range in a class must end in a character, got -{sign}; write \\- for a hyphen"
         if depth and is_of_schema and sign.startswith(_SETS) and not sign.startswith("[:"):
             return f"{sign[:2]} in a class must stand for itself, and is read as a set of classes; write \\{sign[0]}"
+        outside.append("[]" if depth or _opens(sign) else "x" if sign[0] == "\\" else sign)
         before = _state(before, sign)
         depth = max(0, depth + _opens(sign) - (sign == "]"))
+    if found := _POSSESSIVE.search("".join(outside)):
+        return (
+            f"a repetition must not be possessive, and {found[0]} is read as a repetition of one; leave out the last +"
+        )
     return ""
 
 

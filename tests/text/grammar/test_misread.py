@@ -17,6 +17,7 @@ from tests.support.grammars import takes
 LONE = ["\\", "a\\", "a|\\", "\\d\\", "\\\\\\", "[a\\"]
 RANGES = [r"[!-\d]", r"[^a!-\D]", r"[\x{21}-\d]", r"[]-\d]", r"[\\-\w]"]
 SEVERAL_LINES = ["(?x)a\nb", "(?ix-s:a\n)", "(?x)[a\nb]"]
+POSSESSIVE = ["a++", "a*+b", "a?+a", "x{2,3}+", "(ab)?+ab", "[ab]{2}+", "a{2,}+", r"\d++", "a+?+"]
 SETS = ["[a&&b]", "[+--]", "[a~~b]", "[^[\\]]", "[a[b]"]
 LEFT = [
     r"\\",
@@ -32,6 +33,13 @@ LEFT = [
     "a&&b--",
     r"[\[]",
     "[^]]",
+    r"a\++",
+    r"\?+",
+    "[+]+",
+    "[a+][?]+",
+    "a+?",
+    "(a+)+",
+    "a{2,3}?",
 ]
 PIECES = [
     "a",
@@ -57,7 +65,7 @@ PIECES = [
 ]
 
 
-@pytest.mark.parametrize("pattern", LONE + RANGES + SEVERAL_LINES)
+@pytest.mark.parametrize("pattern", LONE + RANGES + SEVERAL_LINES + POSSESSIVE)
 def test_an_expression_that_would_become_another_is_refused(pattern):
     assert misread(pattern) != ""
     with pytest.raises(ValueError, match=re.escape(misread(pattern))):
@@ -69,7 +77,7 @@ def test_an_expression_that_is_read_as_it_is_is_left(pattern):
     assert misread(pattern) == misread(pattern, is_of_schema=True) == ""
 
 
-@pytest.mark.parametrize("pattern", LONE + RANGES + SEVERAL_LINES + SETS)
+@pytest.mark.parametrize("pattern", LONE + RANGES + SEVERAL_LINES + POSSESSIVE + SETS)
 def test_a_pattern_of_a_schema_is_refused_with_its_place(pattern):
     assert "'#/items/pattern'" in misread_in_schema({"items": {"pattern": pattern}})
     assert "'#/patternProperties'" in misread_in_schema({"patternProperties": {pattern: {}}})
