@@ -286,6 +286,7 @@ _OLLAMA_END: dict[str, Schema] = {
 }
 _OLLAMA_CALL = _object({"id": _STRING, "function": _object({"name": _STRING, "arguments": {"type": "object"}})})
 _OLLAMA_SAID: dict[str, Schema] = {"thinking": _STRING, "tool_calls": _list(_OLLAMA_CALL)}
+_OLLAMA_LOGPROBS: dict[str, Schema] = {"logprobs": _list(_object(_TOKEN | {"top_logprobs": _list(_object(_TOKEN))}))}
 _OLLAMA_MESSAGE = _object({"role": {"const": "assistant"}, "content": _STRING}, _OLLAMA_SAID)
 _DETAILS = _object(
     {
@@ -297,8 +298,8 @@ _LISTED: dict[str, Schema] = {name: _STRING for name in ("name", "model", "modif
 _LISTED |= {"size": _INTEGER, "details": _DETAILS}
 _OLLAMA: dict[str, Schema] = {
     "OllamaError": _object({"error": _STRING}),
-    "OllamaChat": _object(_OLLAMA_HEAD | {"message": _OLLAMA_MESSAGE}, _OLLAMA_END),
-    "Generated": _object(_OLLAMA_HEAD | {"response": _STRING}, _OLLAMA_END | _OLLAMA_SAID),
+    "OllamaChat": _object(_OLLAMA_HEAD | {"message": _OLLAMA_MESSAGE}, _OLLAMA_END | _OLLAMA_LOGPROBS),
+    "Generated": _object(_OLLAMA_HEAD | {"response": _STRING}, _OLLAMA_END | _OLLAMA_LOGPROBS | _OLLAMA_SAID),
     "OllamaEmbeddings": _object(
         {"model": _STRING, "embeddings": _list(_list({"type": "number"}))},
         {name: _INTEGER for name in ("total_duration", "load_duration", "prompt_eval_count")},

@@ -95,7 +95,7 @@ def read_chat(
     wire, unknown = read_wire(body, ChatWire, refused=CHAT_REFUSED, also_known=GENERATING)
     own = {name: value for name, value in body.items() if name != "logprobs"}  # a bool here, a number in SamplingParams
     sampling = read_sampling(_newer_max_tokens(own), refused=CHAT_REFUSED)
-    sampling = msgspec.structs.replace(sampling, logprobs=_num_logprobs(wire, max_logprobs))
+    sampling = msgspec.structs.replace(sampling, logprobs=num_logprobs(wire.logprobs, wire.top_logprobs, max_logprobs))
     check_envelope(wire)
     check_stream_logprobs(wire, sampling)
     check_truncation(wire)
@@ -157,17 +157,16 @@ def switched(kwargs: dict[str, Any], effort: Effort | None) -> dict[str, Any]:
     return {**kwargs, "enable_thinking": wanted}
 
 
-def _num_logprobs(wire: ChatWire, most: int) -> int | None:
-    """SamplingParams.logprobs of chat's two fields."""
-    top = wire.top_logprobs
+def num_logprobs(wanted: bool, top: Any, most: int = MAX_LOGPROBS) -> int | None:
+    """SamplingParams.logprobs of chat's two fields, `logprobs` and `top_logprobs`. Raises InvalidRequest."""
     if top is None:
-        return 0 if wire.logprobs else None
+        return 0 if wanted else None
     allowed = Range(0, most, f"an integer from 0 to {most} (max_logprobs)", integer=True)
     if not allowed.allows(top):
         raise invalid("top_logprobs", allowed.law, top)
-    if top and not wire.logprobs:
+    if top and not wanted:
         raise invalid("top_logprobs", "0 or come with logprobs set to true", top, cure="set logprobs to true")
-    return int(top) if wire.logprobs else None
+    return int(top) if wanted else None
 
 
 def _newer_max_tokens(body: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from jaxinfer.protocol.carried import speaking_of
-from jaxinfer.protocol.chat import ChatRequest, read_chat
+from jaxinfer.protocol.chat import ChatRequest, num_logprobs, read_chat
 from jaxinfer.protocol.closed_schema import close_objects
 from jaxinfer.protocol.completions import CompletionRequest, read_completion
 from jaxinfer.protocol.embeddings import EmbeddingRequest, read_embedding
@@ -40,15 +40,10 @@ OPTIONS_REFUSED = {
 }
 _NO_TIME = re.compile(r"0+(\.0+)?(ns|us|ms|s|m|h)?")
 NO_IMAGES = Refusal(([],), cure="this server reads text alone; leave them out")
-_LOGPROBS = {
-    "logprobs": Refusal((False,), cure="send the conversation to /v1/chat/completions"),
-    "top_logprobs": Refusal((0,), cure="send the conversation to /v1/chat/completions"),
-}
-_WHOLE = {  # nothing is cut off or forgotten here, unless a request for embeddings asks for it
+CHAT_REFUSED = {  # nothing is cut off or forgotten here, unless a request for embeddings asks for it
     "truncate": Refusal((False,), cure="a prompt that does not fit is refused here; leave it out"),
     "shift": Refusal((False,), cure="an answer ends where the context ends; leave it out"),
 }
-CHAT_REFUSED = _LOGPROBS | _WHOLE
 GENERATE_REFUSED = CHAT_REFUSED | {
     "images": NO_IMAGES,
     "suffix": Refusal(("",), cure="no model here fills in the middle; leave it out"),
@@ -66,11 +61,13 @@ class OllamaWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GeneratingWire(OllamaWire, frozen=True, kw_only=True):
-    """format: "json", or a JSON schema.    think: whether to, or how hard."""
+    """format: "json", or a JSON schema.    think: whether to, or how hard.    logprobs, top_logprobs: as in chat."""
 
     stream: bool = True
     format: Any = None
     think: Any = None
+    logprobs: bool = False
+    top_logprobs: Any = None
 
 
 class OllamaChatWire(GeneratingWire, frozen=True, kw_only=True):
@@ -195,7 +192,7 @@ def _generating(wire: GeneratingWire, max_model_len: int) -> tuple[dict[str, Any
         own["response_format"] = _format(wire.format)
     if wire.think is not None:
         own["reasoning_effort"] = _effort(wire.think)
-    own["stream"] = wire.stream
+    own |= {"stream": wire.stream, "logprobs": wire.logprobs, "top_logprobs": wire.top_logprobs}
     return own, _unread_options(wire, max_model_len, frozenset(SAMPLING))
 
 
@@ -264,6 +261,7 @@ def _raw(
         if value:
             raise invalid(name, "left out with raw, where the prompt is all that the model reads", value)
     own.pop("reasoning_effort", None)
+    own["logprobs"] = num_logprobs(wire.logprobs, own.pop("top_logprobs"))
     asked = {"max_tokens": max_model_len} | own | {"prompt": wire.prompt}
     with speaking_of(NAMES):
         text = read_completion(asked, vocab_size=vocab_size)

@@ -8,6 +8,7 @@ import msgspec
 
 from jaxinfer.errors import ApiError
 from jaxinfer.protocol.forms import Choice, Piece, Progress
+from jaxinfer.protocol.logprobs import TokenLogprob, chat_entries
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.text.tools.reader import CallDelta, WholeCalls
 
@@ -33,7 +34,9 @@ class OllamaAnswer:
         """The whole answer, not streamed."""
         (choice,) = choices
         said = self.said(choice.text, choice.reasoning, choice.calls)
-        return encode_json(self.line(said, done=True) | ended(choice.finish_reason, progress))
+        return encode_json(
+            self.line(said, done=True) | _logprobs(choice.logprobs) | ended(choice.finish_reason, progress)
+        )
 
     def events(self, progress: Progress) -> "Lines":
         """The answer, streamed."""
@@ -77,9 +80,10 @@ class Lines:
         calls = self._calls.calls[self._num_sent :]
         self._num_sent += len(calls)
         self._reason = piece.finish_reason or self._reason
-        if not (text or piece.reasoning or calls):
+        if not (text or piece.reasoning or calls or piece.logprobs):
             return b""
-        return _line(self._answer.line(self._answer.said(text, piece.reasoning, calls), done=False))
+        line = self._answer.line(self._answer.said(text, piece.reasoning, calls), done=False)
+        return _line(line | _logprobs(piece.logprobs))
 
     def end(self) -> bytes:
         last = self._answer.line(self._answer.said("", "", []), done=True)
@@ -127,6 +131,11 @@ def now() -> str:
 def rfc3339(moment: datetime.datetime) -> str:
     """A moment in UTC, as JSON has it."""
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _logprobs(entries: list[TokenLogprob] | None) -> dict[str, Any]:
+    """The field, where it was asked for: an entry for each token, as in chat."""
+    return {} if entries is None else {"logprobs": chat_entries(entries)}
 
 
 def _call(call: CallDelta) -> dict[str, Any]:

@@ -3,17 +3,21 @@
 """
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.prepare import room_for_answer
 from jaxinfer.llm.types import Delta
+from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.ollama import OPTIONS_REFUSED, SAMPLING
+from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.text.tools.reader import CallDelta
-from tests.server.fakes import FakeLLM
+from tests.server.fakes import FakeLLM, hello
 from tests.server.http import USER, ask, error_of, post
 
 CHAT, GENERATE = "/api/chat", "/api/generate"
@@ -113,6 +117,31 @@ def test_raw_is_all_that_the_model_reads_and_goes_on_to_the_context_s_end():
     post(llm, GENERATE, {"prompt": "x", "raw": True, "stream": False})
     assert not llm.rendered and llm.encoded == ["x"]
     assert llm.calls[0].params.max_tokens == room_for_answer(len(llm.calls[0].prompt_ids), llm.info, llm.limits)
+
+
+def scored(prompt_ids: list[int], params: SamplingParams) -> Iterable[Delta]:
+    """hello, with logprobs where they are asked for."""
+    for delta in hello(prompt_ids, params):
+        if params.logprobs is not None:
+            top = np.arange(params.logprobs, dtype=np.int32).tobytes(), -np.ones(params.logprobs, np.float32)
+            raw = top[0], top[1].tobytes()
+            delta.logprobs = [TokenLogprob(token, b"t", -0.5, 1, *raw, lambda _: b"o") for token in delta.token_ids]
+        yield delta
+
+
+@pytest.mark.parametrize("body", [{"messages": USER}, {"prompt": "x"}, {"prompt": "x", "raw": True}])
+def test_logprobs_have_an_entry_for_each_token_streamed_or_whole(body):
+    path, asked = CHAT if "messages" in body else GENERATE, {"logprobs": True, "top_logprobs": 2}
+    llm = FakeLLM(scored)
+    *pieces, last = lines(post(llm, path, body | asked))
+    found = [entry for piece in pieces for entry in piece["logprobs"]]
+    assert found and llm.calls[0].params.logprobs == 2 and "logprobs" not in last
+    assert {
+        (type(one["token"]), type(one["logprob"]), type(one["bytes"]), len(one["top_logprobs"])) for one in found
+    } == {(str, float, list, 2)}
+    assert post(llm, path, body | asked | {"stream": False}).json()["logprobs"] == found
+    assert "logprobs" not in post(llm, path, body | {"stream": False}).json()
+    assert error_of(post(llm, path, body | {"top_logprobs": 1}))["message"].startswith("top_logprobs must be 0 or come")
 
 
 @pytest.mark.parametrize(("path", "body"), [(CHAT, {}), (CHAT, {"messages": []}), (GENERATE, {"keep_alive": 5})])
