@@ -9,6 +9,7 @@
 
 const MAX_LINES = 100;
 const MAX_TEX = 20_000; // characters; longer ones are shown as text
+const CELL = /^\$(?:[\d.,]+|[A-Z_]{2,})\s*\|/; // a price or a variable that fills a cell
 const HIDDEN_BAR = "\0"; // markdown-it lets no other one into a text
 const QUOTED_OR_CODE = /\{[^{}`]*`{1,2}[^{}`']+'{1,2}[^{}`]*\}|`/g;
 const ENVIRONMENT = /^\\begin\{(?:equation|align|alignat|gather|multline|eqnarray|CD)\*?\}/;
@@ -198,7 +199,7 @@ function withHiddenBars(line, md) {
   let shown = "";
   while (state.pos < state.posMax) {
     const from = state.pos;
-    if ("$\\`".includes(line[from])) md.inline.skipToken(state);
+    if ("$\\`".includes(line[from]) && !CELL.test(line.slice(from))) md.inline.skipToken(state);
     else state.pos += 1;
     const read = line.slice(from, state.pos);
     const isFormula = "$\\".includes(read[0]) && read.length > 2; // an escape has two characters
