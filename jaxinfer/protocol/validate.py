@@ -295,12 +295,26 @@ def check_unicode(value: Any, name: str) -> None:
             raise invalid(name, "valid Unicode", Verbatim("half of a surrogate pair"))
 
 
+_TYPES = re.compile(r"`(\w+(?: \| \w+)*)`")
+_WORDS = {"str": "a string", "int": "an integer", "float": "a number", "bool": "true or false", "null": "null"}
+_WORDS |= {"array": "an array", "object": "an object"}
+
+
+def _in_words(types: re.Match[str]) -> str:
+    """The types that msgspec lists; a field's name stays as it is."""
+    names = types[1].split(" | ")
+    return " or ".join(_WORDS[name] for name in names) if _WORDS.keys() >= set(names) else types[0]
+
+
 def convert(value: Any, wire_type: type[Any], *, at: str = "") -> Any:
-    """msgspec.convert, its errors turned into ours: `param` is the path that msgspec names, below `at`."""
+    """msgspec.convert, its errors turned into ours: `param` is the path that msgspec names, below `at`.
+
+    Its words are those of Python's types, which no client's language has: JSON's stand in their place.
+    """
     try:
         return msgspec.convert(value, wire_type)
     except msgspec.ValidationError as error:
         fault, _, path = str(error).partition(" - at `$")
         param = (at + path.rstrip("`")).lstrip(".") or at or None
-        law = fault.replace("Expected", "must be", 1)
+        law = _TYPES.sub(_in_words, fault.replace("Expected", "must be", 1))
         raise InvalidRequest(f"{param or 'the body'} {law}", param=param, code="invalid_type") from error

@@ -274,9 +274,24 @@ def test_true_is_not_one():
     assert is_same((), []) and is_same(1.0, 1)
 
 
+def test_a_wire_types_error_has_no_word_of_pythons_types():
+    wire = msgspec.defstruct("Wire", [("a", str | None, None), ("b", float, 0.0), ("c", list, []), ("d", dict, {})])
+    said = []
+    for given in ({"a": 1}, {"b": "x"}, {"c": {}}, {"d": [1]}):
+        with pytest.raises(InvalidRequest) as caught:
+            convert(given, wire)
+        said.append(str(caught.value))
+    assert said == [
+        "a must be a string or null, got an integer",
+        "b must be a number, got a string",
+        "c must be an array, got an object",
+        "d must be an object, got an array",
+    ]
+
+
 def test_a_wire_types_error_names_the_path():
     wire = msgspec.defstruct("Wire", [("items", list[dict[str, int]])])
     with pytest.raises(InvalidRequest) as caught:
         convert({"items": [{"a": True}]}, wire)
     assert caught.value.param == "items[0][...]"
-    assert str(caught.value) == "items[0][...] must be `int`, got `bool`"
+    assert str(caught.value) == "items[0][...] must be an integer, got true or false"
