@@ -9,8 +9,11 @@ import re
 from collections.abc import Iterator
 
 _HEX = "[0-9a-fA-F]"
-_ITEM = rf"\\(?:[pPxu]\{{[^}}]*\}}|x{_HEX}{{2}}|u{_HEX}{{4}}|.)|\[:\^?[a-z]+:\]"  # more than one sign
-_CLASS = re.compile(rf"\[\^?\]?(?:{_ITEM}|[^\]\\])*\]|{_ITEM}", re.DOTALL)
+# More than one sign. Their lengths are bounded, and a class that nobody closes goes on to the end, so that an
+# expression of any length is read in one go.
+_ITEM = rf"\\(?:[pPxu]\{{[^}}]{{0,64}}\}}|x{_HEX}{{2}}|u{_HEX}{{4}}|.)|\[:\^?[a-z]{{1,12}}:\]"
+_CLASS = re.compile(rf"\[\^?\]?(?:{_ITEM}|[^\]\\])*(?:\]|\\?\Z)|{_ITEM}", re.DOTALL)
+_NESTED = re.compile(r"\\.|[\[&~|]", re.DOTALL)  # signs of sets, which Python warns of
 _CODE = re.compile(rf"\\[xu]\{{({_HEX}{{1,6}})\}}")
 _BY_NAME = re.compile(r"\\([pP])\{?\^?(?:\w+=)?([\w ]+)\}?|\[:(\^?)([a-z]+):\]")
 _CONTROLS = {"c", "cc", "other", "control", "cntrl"}  # classes by name with U+0000, without " and \
@@ -63,6 +66,8 @@ def _members(one: str) -> set[str]:
 
 def _members_in_python(one: str) -> set[str]:
     """A class without names is one of Python's too; none where nothing else is left, or where it is no expression."""
+    if one.startswith("["):
+        one = "[" + _NESTED.sub(lambda found: found[0] if len(found[0]) > 1 else f"\\{found[0]}", one[1:])
     try:
         return {char for char in '\0"\\' if re.fullmatch(one, char, re.DOTALL)}
     except (re.error, OverflowError):

@@ -4,7 +4,7 @@ import copy
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -106,8 +106,16 @@ def _as_meant(schema: dict[str, Any]) -> dict[str, Any]:
         if isinstance(part.get("pattern"), str):
             part["pattern"] = quotable(part["pattern"])
         if isinstance(names := part.get("patternProperties"), dict):
-            part["patternProperties"] = {quotable(name): below for name, below in names.items()}
+            part["patternProperties"] = _joined((quotable(name), below) for name, below in names.items())
     return schema
+
+
+def _joined(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """By name; of those of one name all hold."""
+    found: dict[str, Any] = {}
+    for name, below in named:
+        found[name] = {"allOf": [found[name], below]} if name in found else below
+    return found
 
 
 def _is_fraction(bound: Any) -> bool:
@@ -126,7 +134,12 @@ def _close_bounds(part: dict[str, Any], bounds: list[float]) -> None:
             continue
         places = 15 - len(str(abs(int(bound))))
         next_to = round(bound + sign * 10.0**-places, places)
-        part[closed] = nearest(next_to, part.get(closed, next_to))
+        beside = part.get(closed, next_to)
+        if isinstance(beside, bool) or not isinstance(beside, int | float):  # no bound: the library says so
+            continue
+        if any(0 < (other - bound) * sign < abs(next_to - bound) for other in bounds):  # nothing would be left
+            continue
+        part[closed] = nearest(next_to, beside)
         del part[name]
 
 

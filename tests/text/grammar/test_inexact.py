@@ -111,3 +111,13 @@ OPEN = [
 def test_an_open_bound_is_not_taken_beside_another_less_than_one_away(vocabulary, tokenizer, bounds, outside, inside):
     matcher = new_matcher(vocabulary, JSON_SCHEMA + guided({"type": "number"} | bounds, strict=True))
     assert [text for text in outside + inside if takes(matcher, tokenizer, text)] == inside
+
+
+@pytest.mark.parametrize("beside", [None, "x", True])
+def test_a_bound_that_is_no_number_is_the_library_s_to_refuse(beside):
+    schema = {"exclusiveMinimum": 0, "maximum": 0.5, "minimum": beside}
+    assert json.loads(guided(schema, strict=True))["exclusiveMinimum"] == 0
+
+
+def test_a_closed_bound_never_passes_the_other():
+    assert json.loads(guided({"exclusiveMinimum": 0, "maximum": 1e-16}, strict=True))["exclusiveMinimum"] == 0

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 import warnings
 
 import pytest
@@ -61,6 +62,21 @@ def test_a_class_of_a_property_name_is_rewritten_too(vocabulary, tokenizer):
     matcher = new_matcher(vocabulary, JSON_SCHEMA + guided(schema, strict=True))
     assert takes(matcher, tokenizer, '{"a":null}')
     assert not takes(matcher, tokenizer, r'{"\"":null}')
+
+
+def test_names_that_become_one_hold_together():
+    schema = {"patternProperties": {'[^"]': {"type": "null"}, r'[^\x00"]': {"const": None}}}
+    written = json.loads(guided(schema, strict=True))
+    assert written["patternProperties"] == {r'[^\x00"]': {"allOf": [{"type": "null"}, {"const": None}]}}
+
+
+@pytest.mark.parametrize("piece", ["[", '[^"', "[:a", "[:^", "[^", "\\p{", "\\x{", "[]", "[\\", '[^"]'])
+def test_an_expression_of_any_length_is_read_in_one_go(piece):
+    pattern = piece * (30_000 // len(piece))
+    began_s = time.process_time()
+    quotable(pattern)
+    misquoted(pattern)
+    assert time.process_time() - began_s < 1, "the square of its length took 40 s"
 
 
 @settings(max_examples=60, deadline=None)
