@@ -35,9 +35,8 @@ KILL_AFTER_S = 1.0
 class Seen:
     """Of one stream. gaps_s: between two of its frames."""
 
-    text_tokens: int = 0
+    num_tokens: int = 0
     gaps_s: list[float] = dataclasses.field(default_factory=list)
-    ids: list[int] = dataclasses.field(default_factory=list)
 
 
 async def stream(port: int, body: dict[str, Any]) -> Seen:
@@ -56,7 +55,7 @@ async def stream(port: int, body: dict[str, Any]) -> Seen:
         rest += data
     writer.close()
     if usage := re.findall(rb'"completion_tokens":(\d+)', rest):
-        seen.text_tokens = int(usage[-1])
+        seen.num_tokens = int(usage[-1])
     return seen
 
 
@@ -89,7 +88,7 @@ def throughput(options: argparse.Namespace, folder: Path, count: int) -> tuple[f
             return await asyncio.gather(*(stream(port, body) for body in bodies))
 
         began_s, used_s = time.monotonic(), cpu_s(pid)
-        tokens = sum(one.text_tokens for one in asyncio.run(run()))
+        tokens = sum(one.num_tokens for one in asyncio.run(run()))
         took_s, used_s = time.monotonic() - began_s, cpu_s(pid) - used_s
     assert tokens == options.streams * options.tokens, "every stream is answered whole"
     return tokens / took_s, used_s / tokens * 1e6
@@ -134,7 +133,7 @@ def killed(options: argparse.Namespace, folder: Path) -> str:
             return await asyncio.gather(*streams)
 
         seen = asyncio.run(run())
-    lost = options.streams * options.tokens - sum(one.text_tokens for one in seen)
+    lost = options.streams * options.tokens - sum(one.num_tokens for one in seen)
     longest_ms = sorted(max(one.gaps_s) * 1e3 for one in seen)
     others_ms = longest_ms[(len(longest_ms) - 1) // options.replicas]
     return f"{lost} tokens lost; longest gap of the others' streams {others_ms:.0f} ms, of all {longest_ms[-1]:.0f} ms"

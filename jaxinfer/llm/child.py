@@ -24,7 +24,9 @@ SETTLE_S = 0.001  # without work, before statistics are told: the server is at w
 
 
 def main(start: StartCore, *, has_device: bool = True) -> None:
-    """Be an engine process. start: builds the engine from the first message's settings.    has_device: on one."""
+    """Be an engine process. start: builds the engine from the first message's settings.    has_device: False of a dry
+    run, which hides no GPU.
+    """
     # a Ctrl-C or a SIGTERM to the group is the server's to handle: it drains, then closes the socket
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

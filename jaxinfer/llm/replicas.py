@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 
 from jaxinfer.cache.prefix import chain, root_key
 from jaxinfer.config import EngineConfig, Limits
@@ -28,7 +28,7 @@ MAX_FAILURES = 5  # of one engine in a row, without one token between them
 PAUSE_S = 1.0  # before the next start, where the system refused a process or a socket
 AHEAD_TOKENS = 8192  # that a replica may have to do beyond the least loaded one before known prompts go there too
 MAX_PAGES = 256  # of a prompt, by which replicas that know it are found
-MAX_ANSWER = 1024  # tokens that an answer is reckoned at: its max_tokens may be the whole context
+MAX_ANSWER = 1024  # tokens that an answer is estimated at: its max_tokens may be the whole context
 _ALIKE = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "page_size", "vocab_size")  # of all replicas
 
 Resume = Callable[[list[str], list[str]], None]
@@ -39,19 +39,21 @@ class _Replica:
     """One of the engines. transport: of the engine that runs, or ran last.    newest: the same, or one that starts.
 
     past: the counters of its engines before this one.    failures: since it last put out a token.
-    requests: what it was given and has not ended, with the tokens that each is reckoned at.
+    requests: what it was given and has not ended: the tokens that each is estimated at, and its choices.
     known: digests of the pages that it was given to compute, the latest last.
     """
 
     index: int
     transport: Transport
     newest: Transport
+    ended: Transport | None = None  # the latest that has ended
     is_running: bool = False
     is_given_up: bool = False
     past: Stats = dataclasses.field(default_factory=Stats)
     failures: int = 0
-    requests: dict[str, int] = dataclasses.field(default_factory=dict)
+    requests: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     load: int = 0  # tokens of all requests
+    num_choices: int = 0  # of all requests
     busy_since_s: float = 0.0  # when it got a request and had none
     known: OrderedDict[bytes, None] = dataclasses.field(default_factory=OrderedDict)
 
@@ -69,19 +71,24 @@ class _Replica:
         while len(self.known) > most:
             self.known.popitem(last=False)
 
-    def take(self, request_id: str, tokens: int) -> None:
+    def take(self, request_id: str, num_tokens: int, num_choices: int) -> None:
         if not self.requests:
             self.busy_since_s = time.monotonic()
-        self.requests[request_id] = tokens
-        self.load += tokens
+        self.requests[request_id] = num_tokens, num_choices
+        self.load += num_tokens
+        self.num_choices += num_choices
 
-    def drop(self, request_id: str) -> None:
-        self.load -= self.requests.pop(request_id, 0)
+    def drop(self, request_id: str) -> int:
+        """Returns its choices."""
+        num_tokens, num_choices = self.requests.pop(request_id)
+        self.load -= num_tokens
+        self.num_choices -= num_choices
+        return num_choices
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicaStats:
-    """Of one replica now. load_tokens: what its requests are reckoned at, prompts and answers."""
+    """Of one replica now. load_tokens: what its requests are estimated at, prompts and answers."""
 
     index: int
     is_running: bool
@@ -103,14 +110,15 @@ class Replicas:
         self._new_transport = new_transport
         self._count = count
         self._lock = threading.Lock()
-        self._closing = False
+        self._closing = threading.Event()
         self._replicas: list[_Replica] = []
-        self._told: dict[str, set[int]] = {"serving": set(), "ready": set()}
+        self._told: dict[str, dict[int, Event]] = {"serving": {}, "ready": {}}  # by replica
         self._homes: dict[str, _Replica] = {}  # of requests
         self._sessions: dict[str, _Replica] = {}
-        self._lost: dict[str, None] = {}  # requests whose engine has ended
+        self._lost: dict[str, int] = {}  # requests whose engine has ended, and their choices
+        self._handed_back: dict[str, int] = {}  # the same of those that `resume` was given and nobody added since
         self._unplaced: dict[str, None] = {}  # those that came while no replica ran
-        self._page_size = self._num_pages = self._num_seats = 1  # of each, once they have started
+        self._page_size = self._num_pages = self._num_slots = 1  # of each, once they have started
         self._on_outputs: OnOutputs
         self._resume: Resume
         self._on_failed: Callable[[BaseException], None]
@@ -124,7 +132,7 @@ class Replicas:
         """
         self._on_outputs, self._resume, self._on_failed = on_outputs, resume, on_failed
         with self._lock:
-            if self._closing:
+            if self._closing.is_set():
                 raise EngineError("the start was interrupted")
             for index in range(self._count):
                 transport = self._new(index)
@@ -141,7 +149,7 @@ class Replicas:
         except ConfigError:
             self.close()
             raise
-        self._page_size, self._num_pages, self._num_seats = limits.page_size, limits.num_pages, limits.max_num_seqs
+        self._page_size, self._num_pages, self._num_slots = limits.page_size, limits.num_pages, limits.max_num_seqs
         return dataclasses.replace(handshakes[0], limits=limits)
 
     def _new(self, index: int) -> Transport:
@@ -152,7 +160,7 @@ class Replicas:
         on_failure = partial(self._engine_ended, replica, transport)
         handshake = transport.start(partial(self._put, replica), on_failure, whole=whole, replica=replica.index)
         with self._lock:
-            if replica.newest is transport:  # else it has ended already
+            if replica.newest is transport and replica.ended is not transport:
                 if replica.transport is not transport:
                     replica.past, replica.transport = replica.stats(), transport
                     replica.past.restarts += 1
@@ -163,12 +171,18 @@ class Replicas:
         """All replicas start alike, so the first one's progress is told; that they serve, once all have said so."""
         if event.kind in self._told:
             with self._lock:
-                told = self._told[event.kind]
-                told.add(index)
-                is_for_all = len(told) == self._count
-            if is_for_all:
-                self._on_event(event)
+                self._told[event.kind][index] = event
+            self._tell(event.kind)
         elif index == 0:
+            self._on_event(event)
+
+    def _tell(self, kind: str) -> None:
+        """That all replicas serve, or are ready, if they do; one that was given up is not waited for."""
+        with self._lock:
+            told = self._told[kind]
+            usable = {replica.index for replica in self._replicas if not replica.is_given_up}
+            event = next(reversed(told.values()), None) if usable <= told.keys() else None
+        if event is not None:
             self._on_event(event)
 
     def _put(self, replica: _Replica, outputs: list[Output]) -> None:
@@ -197,8 +211,8 @@ class Replicas:
 
     def _add(self, add: Add) -> None:
         request = add.request
-        running = [replica for replica in self._replicas if replica.is_running]
-        if not running:
+        self._handed_back.pop(request.id, None)
+        if not (running := self._well()):
             if not self._unplaced:
                 for replica in self._replicas:
                     replica.busy_since_s = time.monotonic()
@@ -207,7 +221,7 @@ class Replicas:
         keys = self._keys(request.salt, request.prompt)
         home = _choice(running, keys, stays=request.session)
         answers = request.n * min(request.max_tokens, MAX_ANSWER)
-        home.take(request.id, len(request.prompt) - home.run_of(keys) * self._page_size + answers)
+        home.take(request.id, len(request.prompt) - home.run_of(keys) * self._page_size + answers, request.n)
         home.learn(keys, self._num_pages)
         self._homes[request.id] = home
         home.transport.post(add)
@@ -219,7 +233,7 @@ class Replicas:
 
     def _keep(self, keep: Keep) -> None:
         before, home = self._sessions.get(keep.session), None
-        if keep.tokens and (running := [replica for replica in self._replicas if replica.is_running]):
+        if keep.tokens and (running := self._well()):
             keys = self._keys(keep.salt, keep.tokens)
             home = _choice(running, keys, stays=True)
             home.learn(keys, self._num_pages)
@@ -228,6 +242,15 @@ class Replicas:
             before.transport.post(Forget(keep.session) if home is not None else keep)
         if home is not None:
             home.transport.post(keep)
+
+    def _well(self) -> list[_Replica]:
+        """Replicas that run; those whose steps fail only if there are no others: they end requests quickly, and would
+        be the least loaded.
+        """
+        running = [replica for replica in self._replicas if replica.is_running]
+        if len(running) == 1:
+            return running
+        return [replica for replica in running if not replica.transport.stats().is_failing] or running
 
     def _keys(self, salt: str, tokens: Sequence[int]) -> list[bytes]:
         """Digests of the first pages, by which replicas are told apart; none where there is but one."""
@@ -240,6 +263,7 @@ class Replicas:
         with self._lock:
             self._unplaced.pop(request_id, None)
             self._lost.pop(request_id, None)
+            self._handed_back.pop(request_id, None)
             if (home := self._homes.pop(request_id, None)) is not None:
                 home.drop(request_id)
         if self._lost:
@@ -248,13 +272,12 @@ class Replicas:
     def _engine_ended(self, replica: _Replica, transport: Transport, error: BaseException) -> None:
         """Called by the transport's thread: others go on with what the engine had, and it is started again."""
         with self._lock:
-            if self._closing or replica.newest is not transport:
+            if self._closing.is_set() or replica.newest is not transport or replica.ended is transport:
                 return
-            replica.is_running = False
-            self._lost |= dict.fromkeys(replica.requests)
-            for request_id in replica.requests:
+            replica.ended, replica.is_running = transport, False
+            for request_id in list(replica.requests):
+                self._lost[request_id] = replica.drop(request_id)
                 del self._homes[request_id]
-            replica.requests, replica.load = {}, 0
             replica.known.clear()
             self._sessions = {name: home for name, home in self._sessions.items() if home is not replica}
         self._hand_back()
@@ -262,9 +285,9 @@ class Replicas:
             self._hand_back()
 
     def _hand_back(self) -> None:
-        """What has no engine, if there is one that can take it.
+        """Give `resume` the requests that have no engine, if one runs.
 
-        While another is being started again, what finds no seat waits for that one, rather than in a queue.
+        While another is being started again, a request without a free slot waits for that one, rather than in a queue.
         """
         with self._lock:
             running = [replica for replica in self._replicas if replica.is_running]
@@ -272,16 +295,22 @@ class Replicas:
                 return
             lost, unplaced = list(self._lost), list(self._unplaced)
             if len(running) < self.num_usable:
-                lost = lost[: sum(max(0, self._num_seats - len(replica.requests)) for replica in running)]
+                free = sum(max(0, self._num_slots - replica.num_choices) for replica in running)
+                lost = self._fitting(free - sum(self._handed_back.values()))
             for request_id in lost:
-                del self._lost[request_id]
+                self._handed_back[request_id] = self._lost.pop(request_id)
             self._unplaced = {}
         if lost or unplaced:
             self._resume(lost, unplaced)
 
+    def _fitting(self, num_slots: int) -> list[str]:
+        """The first of the lost requests, as far as so many slots hold their choices."""
+        ends = accumulate(self._lost.values())
+        return [request_id for request_id, end in zip(self._lost, ends, strict=True) if end <= num_slots]
+
     def _start_again(self, replica: _Replica, error: BaseException) -> bool:
         """Whether it runs again. Otherwise it is given up, or everything is being closed."""
-        while not self._closing:
+        while not self._closing.is_set():
             replica.failures += 1
             if replica.failures == MAX_FAILURES or not replica.transport.restartable:
                 self._give_up(replica, error)
@@ -291,6 +320,8 @@ class Replicas:
             try:
                 transport = self._new(replica.index)
                 with self._lock:
+                    if self._closing.is_set():
+                        return False
                     replica.newest = transport
                 self._start(replica, transport, whole=has_cache)
             except JaxInferError as failure:
@@ -305,11 +336,15 @@ class Replicas:
     def _give_up(self, replica: _Replica, error: BaseException) -> None:
         with self._lock:
             replica.is_given_up = True
-        if all(other.is_given_up for other in self._replicas):
+            are_all = all(other.is_given_up for other in self._replicas)
+        if are_all:
             self._on_failed(error)
-        else:
-            log.error("replica %d has failed for good, the others go on without it: %s", replica.index, error)
-            self._hand_back()
+            return
+        log.error("replica %d has failed for good, the others go on without it: %s", replica.index, error)
+        self._hand_back()
+        for kind in self._told:
+            if self._told[kind].pop(replica.index, None) is None:  # all others may have waited for it
+                self._tell(kind)
 
     @property
     def num_usable(self) -> int:
@@ -333,9 +368,16 @@ class Replicas:
 
     def profile(self, folder: str | None) -> None:
         """Begin a trace of each replica's device into `folder`; None ends it. Blocks. Raises EngineError."""
+        failures = []
         for replica in self._replicas:
-            part = folder if folder is None or self._count == 1 else f"{folder}/replica-{replica.index}"
-            replica.transport.profile(part)
+            if replica.is_given_up:
+                continue
+            try:
+                replica.transport.profile(folder and (folder if self._count == 1 else f"{folder}/{replica.index}"))
+            except EngineError as error:  # the others' traces are begun and ended all the same
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def stalled_s(self) -> float:
         """How long a replica has had work and not gone on with it; without work, how long one has been starting and
@@ -349,12 +391,13 @@ class Replicas:
     def close(self) -> None:
         """End all of them, also one that is starting. Whoever calls this has aborted every request before."""
         with self._lock:
-            self._closing = True
+            self._closing.set()
         for replica in self._replicas:
             replica.newest.close()
         for replica in self._replicas:
-            if replica.transport is not replica.newest:  # a start was under way, in a thread of the one before
-                replica.transport.close()
+            for before in (replica.ended, replica.transport):  # a start may be under way, in a thread of either
+                if before is not None and before is not replica.newest:
+                    before.close()
 
 
 def _choice(running: Sequence[_Replica], keys: Sequence[bytes], *, stays: bool) -> _Replica:

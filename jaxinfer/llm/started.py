@@ -12,7 +12,7 @@ from jaxinfer.llm.types import ModelInfo
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Started:
-    """Of the model; it outlives any engine."""
+    """What is known of the model. It outlives any engine."""
 
     info: ModelInfo
     limits: Limits

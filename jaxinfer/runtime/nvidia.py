@@ -84,15 +84,21 @@ def visible_gpus(gpus: list[Gpu], env: Mapping[str, str] = os.environ) -> list[G
 def show_only(replica: int) -> None:
     """Before JAX starts: hide all GPUs that are visible but one from this process, which is one of several replicas.
 
-    The first takes the first GPU, as it would alone. Without GPUs there is nothing to hide. Raises DeviceError.
+    The first takes the first GPU, as it would alone. Where JAX may use no GPU there is nothing to hide. Raises
+    DeviceError.
     """
-    if replica == 0 or not (gpus := visible_gpus(list_gpus())):
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if replica == 0 or hidden_gpus() or (platforms and not {"cuda", "gpu"} & set(platforms.split(","))):
         return
-    if replica >= len(gpus):
-        law = f"each replica needs a GPU of its own, replica {replica + 1} has none of the {len(gpus)} visible"
-        raise DeviceError(f"{law}; lower --data-parallel-size")
+    asked = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [gpu.uuid for gpu in list_gpus()] if asked is None else [name.strip() for name in asked.split(",")]
+    if not names and not driver_present():
+        return
+    if replica >= len(names):
+        law = f"each replica needs a GPU of its own, replica {replica + 1} has none of the {len(names)} visible"
+        raise DeviceError(f"{law}; lower --data-parallel-size, or name more of them in CUDA_VISIBLE_DEVICES")
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    os.environ["CUDA_VISIBLE_DEVICES"] = gpus[replica].uuid
+    os.environ["CUDA_VISIBLE_DEVICES"] = names[replica]
 
 
 def hidden_gpus(env: Mapping[str, str] = os.environ) -> bool:

@@ -87,14 +87,15 @@ def _replicas(replicas: list[ReplicaStats], labels: Labels) -> Iterator[Metric]:
     by_replica = [(labels | {"replica": str(one.index)}, one) for one in replicas]
     text = "1 while the replica's engine runs"
     yield gauge("jaxinfer:replica_running", text, [(own, one.is_running) for own, one in by_replica])
-    yield gauge("jaxinfer:replica_requests", "Requests it has", [(own, one.requests) for own, one in by_replica])
-    text = "What its requests are reckoned at: prompts not known there, and answers"
+    text = "Requests of the replica, running and waiting"
+    yield gauge("jaxinfer:replica_requests", text, [(own, one.requests) for own, one in by_replica])
+    text = "Estimated tokens of its requests: prompts that are not known there, and answers"
     yield gauge("jaxinfer:replica_load_tokens", text, [(own, one.load_tokens) for own, one in by_replica])
     for name, text in (
-        ("generated_tokens", "Tokens it generated"),
-        ("prompt_tokens", "Prompt tokens of requests that it admitted"),
-        ("cached_tokens", "Prompt tokens found in its prefix cache"),
-        ("restarts", "Times a new engine went on where its had ended"),
+        ("generated_tokens", "Tokens that the replica generated"),
+        ("prompt_tokens", "Prompt tokens of requests that the replica admitted"),
+        ("cached_tokens", "Prompt tokens found in the replica's prefix cache"),
+        ("restarts", "Restarts of the replica's engine"),
     ):
         yield counter(f"jaxinfer:replica_{name}", text, [(own, getattr(one.stats, name)) for own, one in by_replica])
 

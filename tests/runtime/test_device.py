@@ -67,6 +67,45 @@ def nvidia_smi(monkeypatch, tmp_path):
     return build
 
 
+@pytest.mark.parametrize(
+    ("asked", "platforms", "replica", "left"),
+    [
+        (None, None, 0, None),
+        (None, None, 1, "GPU-bbbb-2"),
+        ("1,0", None, 1, "0"),
+        ("MIG-a,MIG-b", None, 1, "MIG-b"),
+        ("", None, 1, ""),
+        (None, "cpu", 3, None),
+        (None, "cuda,cpu", 1, "GPU-bbbb-2"),
+    ],
+)
+def test_a_replica_sees_one_of_the_visible_gpus(machine, monkeypatch, asked, platforms, replica, left):
+    machine(TABLE)
+    for name, value in (("CUDA_VISIBLE_DEVICES", asked), ("JAX_PLATFORMS", platforms)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    nvidia.show_only(replica)
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == left
+
+
+@pytest.mark.parametrize(("asked", "count"), [(None, 2), ("0", 1), ("MIG-a,MIG-b", 2)])
+def test_a_replica_without_a_gpu_of_its_own_is_refused(machine, monkeypatch, asked, count):
+    machine(TABLE)
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", asked)
+    with pytest.raises(DeviceError, match=f"replica 3 has none of the {count} visible; lower --data-parallel-size"):
+        nvidia.show_only(2)
+
+
+def test_without_a_gpu_there_is_nothing_to_hide(machine, monkeypatch):
+    machine(None)
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    nvidia.show_only(1)
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
 def test_what_was_asked_early_is_asked_once_and_what_comes_later_anew(nvidia_smi):
     calls = nvidia_smi(TABLE)
     nvidia.ask_early()
