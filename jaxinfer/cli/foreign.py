@@ -10,10 +10,11 @@ from fnmatch import fnmatchcase
 # reason: flags, and patterns of flags. A flag by its own name counts before any pattern, then the first pattern that
 # fits: patterns of a subject stand before those of an ending (--*-backend).
 ONE_GPU = "not yet: jaxinfer runs on one GPU; drop it"
+REPLICAS = "use --data-parallel-size, which `jaxinfer serve` has"
 AS_IT_IS = "not needed: it asks for what is so anyway; drop it"
 FOREIGN: tuple[tuple[str, str], ...] = (
     ("use --device", "-ngl --gpu-layers --n-gpu-layers"),
-    ("use --data-parallel-size, which `jaxinfer serve` has", "--data-parallel-size -dp --dp --dp-size"),
+    (REPLICAS, "--data-parallel-size -dp --dp --dp-size"),
     ("use --max-model-len", "-c --ctx-size --context-bucket --fit-ctx -fitc"),
     ("use --max-num-seqs", "-np --parallel --max-running-requests --max-num-active-seqs"),
     ("use --max-num-queued-seqs", "--max-num-queued-reqs --max-num-queued-tokens --max-queued-requests"),
@@ -373,10 +374,11 @@ FALSE = ("false", "off", "no")
 NEGATIONS = {
     "use --enable-prefix-caching, which is on": "use --no-enable-prefix-caching",
     "use --kv-offloading-bytes": "use --kv-offloading-bytes 0",
-    "use --gpu-memory-utilization": "use --num-pages and --max-model-len in the place of what fits",
+    "use --gpu-memory-utilization": "use --num-pages and --max-model-len instead",
     "use --max-stored-responses": "use --max-stored-responses 0",
     "not needed: no request is logged without --log-requests": "use --log-requests",
 }
+_SWITCH = re.compile(r"--(?:no|enable|disable|use|trust|enforce)-")  # of the others a value may be a word such as off
 # reasons that say what jaxinfer does not do: a flag that asks for its absence asks for nothing
 _OF_ABSENCE = re.compile(
     r"not yet: |never: |use --|use the variable HF_|send token ids|a context is never|GGUF is not|another sampler|"
@@ -400,7 +402,7 @@ def refusal(flag: str, value: str, options: Collection[str]) -> str | None:
     if answer is None:
         return None
     reason = answer.removeprefix(f"{flag}: ")
-    if value.lower() in FALSE:
+    if value.lower() in FALSE and (_SWITCH.match(flag) or not reason.startswith("use --")):
         opposite = reply(f"--no-{flag.removeprefix('--')}") if flag.startswith("--") else None
         reason = opposite.partition(": ")[2] if opposite else negation(reason)
     field = reason.removeprefix(IN_REQUEST)
@@ -418,7 +420,7 @@ def changes_nothing(refusal: str, value: str) -> bool:
     _, _, reason = refusal.partition(": ")
     if reason == AS_IT_IS:
         return True
-    return reason.startswith("not yet: ") and (value in ABSENT or (reason == ONE_GPU and value == "1"))
+    return reason.startswith("not yet: ") and value in ABSENT or (reason in (ONE_GPU, REPLICAS) and value == "1")
 
 
 def flags_of_others(options: Collection[str]) -> list[str]:

@@ -232,7 +232,7 @@ def without_foreign(command: click.Command, ctx: click.Context, args: list[str])
             kept.append(word)
         elif changes_nothing(said, ""):  # it has no value, so what follows is not its own
             click.echo(f"{word} changes nothing here", err=True)
-            if given and not value and given.lower() in FALSE:
+            if given and not value and given.lower() in FALSE and refusal(name, "", known) != said:
                 next(words)
         elif changes_nothing(said, given):
             click.echo(f"{name} {given} changes nothing here", err=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxinfer.cli import VERBS
-from jaxinfer.cli.foreign import AS_IT_IS, FALSE, FOREIGN, NEGATIONS, refusal, reply
+from jaxinfer.cli.foreign import AS_IT_IS, FALSE, FOREIGN, NEGATIONS, changes_nothing, refusal, reply
 
 LISTS: dict[str, str] = json.loads((Path(__file__).parent / "flags_of_others.json").read_text())
 OURS = {
@@ -205,7 +205,24 @@ def test_no_negated_flag_is_told_what_the_flag_is_told_to_do():
         reason, opposite = said.partition(": ")[2], str(other).partition(": ")[2]
         is_request = reason.startswith("use --") or "not yet: " in reason or reason.startswith("never: ")
         assert not is_request or opposite != reason, flag
-        assert {str(refusal(flag, word, OURS)).partition(": ")[2] for word in FALSE} == {opposite}, flag
+        words = {str(refusal(flag, word, OURS)).partition(": ")[2] for word in FALSE}
+        may_be_value = reason.startswith("use --") and words == {reason}  # as of --log-level off
+        assert words == {opposite} or may_be_value, flag
+
+
+@pytest.mark.parametrize("flag", ["--log-level", "--tokenizer-path", "--max-total-tokens", "--data-parallel-size"])
+def test_a_value_that_is_a_word_of_negation_is_not_dropped(flag):
+    assert not any(changes_nothing(str(refusal(flag, word, set())), word) for word in FALSE)
+
+
+@pytest.mark.parametrize("given", [["--data-parallel-size", "1"], ["-dp", "1"], ["--dp-size=1"]])
+def test_one_replica_is_what_there_is(cli, given):
+    assert "changes nothing here" in cli("run", "demo", "hi", *given).err
+
+
+def test_a_switch_that_asks_for_what_is_so_takes_no_word_of_the_prompt(cli, model):
+    outcome = cli("run", "demo", "--nowordwrap", "no")
+    assert "--nowordwrap changes nothing here" in outcome.err and "needs a prompt" not in outcome.err
 
 
 def test_negations_are_of_reasons_that_there_are():

@@ -11,14 +11,14 @@ from pathlib import Path
 
 ATTEMPTS = 3
 PRESSURE = Path("/proc/pressure/cpu")
-MOST_SLOWED = 10
+MOST_SLOWED = 4
 """How many times longer than on a quiet machine anything may take on a busy one."""
 
 
 class Stopwatch:
     """Seconds since it was made, less those in which any process of this machine was ready to run and had no processor.
 
-    At least a tenth of all seconds count, so that a hang is seen however busy the machine is. Where Linux does not
+    At least a quarter of all seconds count, so that a hang is seen however busy the machine is. Where Linux does not
     count the pressure, all of them do.
     """
 
