@@ -2,7 +2,7 @@
 
 Dry runs of the demo (only the device is made up), with one engine and with several, over HTTP. Prints:
 
-  tok/s, ratio          streams of new prompts, as many as one engine has seats for, times two
+  tok/s, ratio          streams of new prompts, as many as one engine has slots for, times two
   server us a token     of a processor: the door's cost
   hit rate              prompt tokens found in a cache, over conversations whose turns go on from one another
   after kill -9         of an engine in the middle: tokens lost, and the longest gaps of streams, those of the other
@@ -81,7 +81,7 @@ def prompt(rng: random.Random, length: int) -> list[int]:
 def throughput(options: argparse.Namespace, folder: Path, count: int) -> tuple[float, float]:
     """Tokens a second of all streams, and microseconds of the server's processor for each."""
     rng = random.Random(0)
-    with server(folder / "log", options.step_ms, *seats(options), f"--data-parallel-size={count}") as (port, pid, _):
+    with server(folder / "log", options.step_ms, *slots(options), f"--data-parallel-size={count}") as (port, pid, _):
         bodies = [{"prompt": prompt(rng, 16), "max_tokens": options.tokens} for _ in range(options.streams)]
 
         async def run() -> list[Seen]:
@@ -97,7 +97,7 @@ def throughput(options: argparse.Namespace, folder: Path, count: int) -> tuple[f
 def hit_rate(options: argparse.Namespace, folder: Path, count: int) -> float:
     """Of conversations that go on all at once, each turn behind the one before it."""
     rng = random.Random(1)
-    with server(folder / "log", 1.0, *seats(options), f"--data-parallel-size={count}") as (port, _, _):
+    with server(folder / "log", 1.0, *slots(options), f"--data-parallel-size={count}") as (port, _, _):
         systems = [prompt(rng, SYSTEM) for _ in range(4)]
 
         async def converse(number: int) -> None:
@@ -119,7 +119,7 @@ def hit_rate(options: argparse.Namespace, folder: Path, count: int) -> float:
 
 def killed(options: argparse.Namespace, folder: Path) -> str:
     rng = random.Random(2)
-    with server(folder / "log", options.step_ms, *seats(options), f"--data-parallel-size={options.replicas}") as (
+    with server(folder / "log", options.step_ms, *slots(options), f"--data-parallel-size={options.replicas}") as (
         port,
         pid,
         _,
@@ -139,7 +139,7 @@ def killed(options: argparse.Namespace, folder: Path) -> str:
     return f"{lost} tokens lost; longest gap of the others' streams {others_ms:.0f} ms, of all {longest_ms[-1]:.0f} ms"
 
 
-def seats(options: argparse.Namespace) -> tuple[str, ...]:
+def slots(options: argparse.Namespace) -> tuple[str, ...]:
     return (f"--max-num-seqs={options.streams // 2}", f"--max-num-queued-seqs={options.streams}", "--page-size=16")
 
 
@@ -153,7 +153,7 @@ def main() -> None:
     options = parser.parse_args()
     what = f"{options.streams} streams of {options.tokens} tokens, step {options.step_ms:g} ms"
     where = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    print(f"{what}, {options.streams // 2} seats an engine, {where}")
+    print(f"{what}, {options.streams // 2} slots an engine, {where}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for _ in range(options.repeats):
