@@ -96,6 +96,12 @@ def run_client(load: Load, results: "multiprocessing.Queue[Seen]") -> None:
     results.put(Seen(sum(frames for frames, _ in answers), gaps, time.process_time() - began_s))
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in threads for child in file.read_text().split()]
+
+
 @contextlib.contextmanager
 def server(log: Path, step_ms: float, *arguments: str) -> Iterator[tuple[int, int, int | None]]:
     """A dry run of the demo: its port, its process and its engine's, if that is another."""
@@ -108,9 +114,7 @@ def server(log: Path, step_ms: float, *arguments: str) -> Iterator[tuple[int, in
                     raise SystemExit(f"the server must start, it ended:\n{log.read_text()}")
                 time.sleep(0.05)
             port = int(re.findall(r"listen   http://\S+:(\d+)", log.read_text())[0])
-            threads = Path(f"/proc/{process.pid}/task").glob("*/children")
-            children = [int(pid) for file in threads for pid in file.read_text().split()]
-            yield port, process.pid, children[0] if children else None
+            yield port, process.pid, next(iter(children(process.pid)), None)
         finally:
             process.terminate()
 

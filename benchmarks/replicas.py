@@ -25,7 +25,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from engine_process import cpu_s, server
+from engine_process import children, cpu_s, server
 
 CONVERSATIONS, TURNS, SYSTEM, USER, ANSWER = 24, 6, 200, 40, 20  # the last three in tokens
 KILL_AFTER_S = 1.0
@@ -67,11 +67,9 @@ def counters(port: int) -> dict[str, float]:
     }
 
 
-def children(pid: int) -> list[int]:
-    """The engines of a server."""
-    threads = Path(f"/proc/{pid}/task").glob("*/children")
-    found = [int(child) for file in threads for child in file.read_text().split()]
-    return [child for child in found if "dry_run" in Path(f"/proc/{child}/cmdline").read_text()]
+def engines(pid: int) -> list[int]:
+    """Those of a server."""
+    return [child for child in children(pid) if "dry_run" in Path(f"/proc/{child}/cmdline").read_text()]
 
 
 def prompt(rng: random.Random, length: int) -> list[int]:
@@ -129,7 +127,7 @@ def killed(options: argparse.Namespace, folder: Path) -> str:
         async def run() -> list[Seen]:
             streams = [asyncio.create_task(stream(port, body)) for body in bodies]
             await asyncio.sleep(KILL_AFTER_S)
-            os.kill(children(pid)[0], signal.SIGKILL)
+            os.kill(engines(pid)[0], signal.SIGKILL)
             return await asyncio.gather(*streams)
 
         seen = asyncio.run(run())

@@ -92,7 +92,7 @@ class ReplicaStats:
 
     index: int
     is_running: bool
-    requests: int
+    num_requests: int
     load_tokens: int
     stats: Stats
 
@@ -141,14 +141,10 @@ class Replicas:
             starts = [pool.submit(self._start, replica, replica.transport) for replica in self._replicas]
             try:
                 handshakes = [start.result() for start in starts]
+                limits = _limits_of_all([handshake.limits for handshake in handshakes])
             except BaseException:
                 self.close()  # which ends the other starts too
                 raise
-        try:
-            limits = _limits_of_all([handshake.limits for handshake in handshakes])
-        except ConfigError:
-            self.close()
-            raise
         self._page_size, self._num_pages, self._num_slots = limits.page_size, limits.num_pages, limits.max_num_seqs
         return dataclasses.replace(handshakes[0], limits=limits)
 
@@ -243,11 +239,14 @@ class Replicas:
         if home is not None:
             home.transport.post(keep)
 
+    def _running(self) -> list[_Replica]:
+        return [replica for replica in self._replicas if replica.is_running]
+
     def _well(self) -> list[_Replica]:
         """Replicas that run; those whose steps fail only if there are no others: they end requests quickly, and would
         be the least loaded.
         """
-        running = [replica for replica in self._replicas if replica.is_running]
+        running = self._running()
         if len(running) == 1:
             return running
         return [replica for replica in running if not replica.transport.stats().is_failing] or running
@@ -290,8 +289,7 @@ class Replicas:
         While another is being started again, a request without a free slot waits for that one, rather than in a queue.
         """
         with self._lock:
-            running = [replica for replica in self._replicas if replica.is_running]
-            if not running:
+            if not (running := self._running()):
                 return
             lost, unplaced = list(self._lost), list(self._unplaced)
             if len(running) < self.num_usable:

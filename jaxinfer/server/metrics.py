@@ -88,7 +88,7 @@ def _replicas(replicas: list[ReplicaStats], labels: Labels) -> Iterator[Metric]:
     text = "1 while the replica's engine runs"
     yield gauge("jaxinfer:replica_running", text, [(own, one.is_running) for own, one in by_replica])
     text = "Requests of the replica, running and waiting"
-    yield gauge("jaxinfer:replica_requests", text, [(own, one.requests) for own, one in by_replica])
+    yield gauge("jaxinfer:replica_requests", text, [(own, one.num_requests) for own, one in by_replica])
     text = "Estimated tokens of its requests: prompts that are not known there, and answers"
     yield gauge("jaxinfer:replica_load_tokens", text, [(own, one.load_tokens) for own, one in by_replica])
     for name, text in (

@@ -64,6 +64,20 @@ class Engine:
         return [message.request.id for message in self.given if isinstance(message, Add)]
 
 
+def slow_from(number):
+    """An engine whose starts, from this one on, wait for an event; the starts so far, and the event."""
+    starts, goes = [], threading.Event()
+
+    class Slow(Engine):
+        def start(self, *given, **rest):
+            starts.append(self)
+            if len(starts) > number:
+                goes.wait(10)
+            return super().start(*given, **rest)
+
+    return Slow, starts, goes
+
+
 class Door:
     """Replicas over such engines. What is to be added again is, unless `holds`."""
 
@@ -110,7 +124,7 @@ def test_whatever_ends_every_open_request_is_in_one_engine_that_runs(seed):
                 victim.put([Output("x", 0, [1])])
                 victim.fail(EngineError("it ended"))
                 alive[alive.index(victim)] = door.made[-1]
-        at = {one.index: one.requests for one in door.replicas.each()}
+        at = {one.index: one.num_requests for one in door.replicas.each()}
         assert sum(at.values()) == len(open_requests)
         for made in open_requests:
             door.replicas.post(Abort(made))
@@ -151,7 +165,7 @@ def test_what_comes_while_engines_end_and_start_is_in_one_that_runs(count):
     ending.join()
     running = [set(engine.requests) for engine in door.replicas.transports]
     assert set.union(*running) >= {f"r{i}" for i in range(300)}
-    assert sum(one.requests for one in door.replicas.each()) == 300 and door.failures == []
+    assert sum(one.num_requests for one in door.replicas.each()) == 300 and door.failures == []
 
 
 def test_what_knows_a_prompt_gets_what_begins_like_it():
@@ -223,7 +237,7 @@ def test_one_that_ends_again_and_again_is_given_up_and_the_others_go_on(caplog):
         next(engine for engine in reversed(door.made) if engine.replica == 1).fail(EngineError("it ended"))
     assert (door.replicas.num_usable, door.failures) == (1, []) and "replica 1 has failed for good" in caplog.text
     door.add("s")
-    assert [one.requests for one in door.replicas.each()] == [2, 0]
+    assert [one.num_requests for one in door.replicas.each()] == [2, 0]
     for _ in range(MAX_FAILURES):
         next(engine for engine in reversed(door.made) if engine.replica == 0).fail(EngineError("so did it"))
     assert [str(error) for error in door.failures] == ["so did it"]
@@ -261,9 +275,9 @@ def test_the_others_are_ready_without_one_that_is_given_up():
 
 def test_lost_requests_are_handed_back_as_far_as_slots_hold_their_choices():
     door = Door(2)
-    seats, held = LIMITS.max_num_seqs, []
+    slots, held = LIMITS.max_num_seqs, []
     door.replicas._resume = lambda lost, unplaced: held.extend(lost)  # which adds them later
-    for i in range(seats):
+    for i in range(slots):
         door.add(f"full{i}", [i] * 9)
         door.add(f"ill{i}", [i + 50] * 9)
     full, ill = sorted(door.made, key=lambda engine: "full0" not in engine.requests)
@@ -295,16 +309,8 @@ def test_a_trace_is_begun_and_ended_in_all_that_run_though_one_fails():
 
 
 def test_what_comes_while_none_runs_waits_for_the_first():
-    starts, goes = [], threading.Event()
-
-    class Slow(Engine):
-        def start(self, *given, **rest):
-            starts.append(self)
-            if len(starts) > 1:
-                goes.wait(10)
-            return super().start(*given, **rest)
-
-    door = Door(1, Slow)
+    slow, starts, goes = slow_from(1)
+    door = Door(1, slow)
     door.add("lost")
     ending = threading.Thread(target=door.made[0].fail, args=(EngineError("it ended"),))
     ending.start()
@@ -322,23 +328,15 @@ def test_what_comes_while_none_runs_waits_for_the_first():
     assert door.made[1].is_closed
 
 
-def test_what_finds_no_seat_waits_for_the_engine_that_starts_again():
-    starts, goes = [], threading.Event()
-
-    class Slow(Engine):
-        def start(self, *given, **rest):
-            starts.append(self)
-            if len(starts) > 2:
-                goes.wait(10)
-            return super().start(*given, **rest)
-
-    door = Door(2, Slow)
-    seats = LIMITS.max_num_seqs
-    for i in range(2 * seats):
+def test_what_finds_no_free_slot_waits_for_the_engine_that_starts_again():
+    slow, starts, goes = slow_from(2)
+    door = Door(2, slow)
+    slots = LIMITS.max_num_seqs
+    for i in range(2 * slots):
         door.add(f"r{i}", [i] * 9)
     full, ill = door.made
     lost = list(ill.requests)
-    assert len(lost) == len(full.requests) == seats
+    assert len(lost) == len(full.requests) == slots
     ending = threading.Thread(target=ill.fail, args=(EngineError("it ended"),))
     ending.start()
     while len(starts) < 3:
@@ -443,7 +441,7 @@ def test_a_replica_that_is_killed_costs_no_stream_a_token():
     async def run(llm):
         streams = [await llm.generate([5, 6, i], params, request_id="r") for i in range(16)]
         firsts = [await anext(stream) for stream in streams]
-        requests = [one.requests for one in llm.replicas.each()]
+        requests = [one.num_requests for one in llm.replicas.each()]
         os.kill(llm.replicas.transports[0].pid, signal.SIGKILL)
         return requests, [
             [first, *[delta async for delta in stream]] for first, stream in zip(firsts, streams, strict=True)
