@@ -30,6 +30,7 @@ LLM_AND_BELOW = {
 MAY_IMPORT: dict[str, set[str]] = {
     "jaxinfer_kernels": set(),
     "jaxinfer": {"jaxinfer.llm", "jaxinfer.protocol"},  # the package itself: its lazy names
+    "jaxinfer.__main__": {"jaxinfer.cli"},
     "jaxinfer.children": OPEN,
     "jaxinfer.config": OPEN,
     "jaxinfer.errors": OPEN,
@@ -79,6 +80,7 @@ NO_JAX = {
     "jaxinfer.bench.report",
     "jaxinfer.bench.serve",
     "jaxinfer.cache",
+    "jaxinfer.__main__",
     "jaxinfer.children",
     "jaxinfer.cli",
     "jaxinfer.config",

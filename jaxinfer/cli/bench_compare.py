@@ -9,6 +9,7 @@ from jaxinfer.cli.bench import REPORT_OPTIONS, publish
 from jaxinfer.cli.bench_serve import base_of, key_of
 from jaxinfer.cli.options import EngineCommand, count_option
 from jaxinfer.config import Resolved
+from jaxinfer.engine.interrupts import interrupts_held
 from jaxinfer.errors import ConfigError
 from jaxinfer.files import read_text
 from jaxinfer.llm.events import Event
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Compare --a with --b and print the report."""
-    from jaxinfer.bench import compare
+    with interrupts_held():
+        from jaxinfer.bench import compare
 
     whats = params["a"], params["b"]
     flags = [source for source in resolved.sources.values() if source.startswith("--")]

@@ -7,6 +7,7 @@ import click
 from jaxinfer.cli.bench import QUIET_REPORT_OPTIONS, publish
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import GroupedCommand
+from jaxinfer.engine.interrupts import interrupts_held
 
 if TYPE_CHECKING:
     from jaxinfer.bench.report import Report
@@ -16,7 +17,8 @@ def run(**params: Any) -> int:
     """Time the kernels and print the report."""
 
     def make(checklist: Checklist) -> "Report":
-        from jaxinfer.bench import kernels
+        with interrupts_held():
+            from jaxinfer.bench import kernels
 
         return kernels.run(params["device"], kernels.tuning_of(params["tuning"]), checklist.say, checklist)
 

@@ -10,6 +10,7 @@ from jaxinfer.cli.bench import REPORT_OPTIONS, publish
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.config import Resolved
+from jaxinfer.engine.interrupts import interrupts_held
 from jaxinfer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ SUITES = ("zedinfer", "paladin", "mini-infer", "vllm", "toggles")
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Make the suite's tables, print them, and write the page."""
-    from jaxinfer.bench import suite
+    with interrupts_held():
+        from jaxinfer.bench import suite
 
     page = Path(params["html_file"]) if params["html_file"] else None
     if page is not None and not page.absolute().parent.is_dir():

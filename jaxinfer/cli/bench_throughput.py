@@ -9,6 +9,7 @@ from jaxinfer.cli.bench import REPORT_OPTIONS, Counts, publish
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import EngineCommand, check_start
 from jaxinfer.config import Resolved
+from jaxinfer.engine.interrupts import interrupts_held
 
 if TYPE_CHECKING:
     from jaxinfer.bench.report import Report
@@ -19,7 +20,8 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     check_start(resolved.config)
 
     def make(checklist: Checklist) -> "Report":
-        from jaxinfer.bench import throughput
+        with interrupts_held():
+            from jaxinfer.bench import throughput
 
         return throughput.run(resolved, params["loads"], params["tries"], checklist, checklist.say)
 

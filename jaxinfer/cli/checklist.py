@@ -1,10 +1,12 @@
 """What a starting engine does, step by step, for a person who waits: a spinner on a terminal, plain lines elsewhere."""
 
+import contextlib
 import logging
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
 import click
@@ -276,9 +278,23 @@ class Checklist:
                     self._screen.show(self._status())
 
 
-def reading(what: str) -> Checklist:
-    """For a verb that reads facts and starts no engine: after SILENCE_S, a line on stderr says what it reads."""
-    return Checklist(PlainScreen(sys.stderr), first=Event("read", what))
+@contextlib.contextmanager
+def reading(what: str) -> Iterator[Checklist]:
+    """For what reads facts and starts no engine: after SILENCE_S, a line on stderr says what it reads.
+
+    Ctrl-C ends the program at once: it leaves nothing half done, and the imports of JAX, which lie within, would make
+    an ImportError of a KeyboardInterrupt or lose it in a callback.
+    """
+    listens = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    listens = listens and threading.current_thread() is threading.main_thread()
+    if listens:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        with Checklist(PlainScreen(sys.stderr), first=Event("read", what)) as checklist:
+            yield checklist
+    finally:
+        if listens:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _bar(share: float) -> str:

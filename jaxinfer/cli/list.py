@@ -1,5 +1,7 @@
 """`jaxinfer list`: the models on this machine."""
 
+from typing import Any
+
 import click
 
 from jaxinfer.cli.checklist import reading
@@ -7,6 +9,7 @@ from jaxinfer.cli.disk import CACHE_OPTION, check_cache, demo_folder, fit_words,
 from jaxinfer.cli.options import GroupedCommand
 from jaxinfer.cli.ps import aligned
 from jaxinfer.config import size_words
+from jaxinfer.errors import CheckpointError, ConfigError
 
 HEAD = ("NAME", "SIZE", "TYPE", "FITS")
 
@@ -31,10 +34,25 @@ def rows(download_dir: str | None) -> list[tuple[str, str, str, str]]:
     size = sum(path.stat().st_size for path in demo.glob("*.safetensors"))
     found = [("demo", size_words(size), type_words(read_json(demo / CONFIG)), fit_words(size, free))]
     for model in cached_models(download_dir):
-        whole = fit_words(model.weight_bytes, free)
-        fits = f"incomplete: `jaxinfer pull {model.id}` goes on" if model.is_partial else whole
+        if model.is_partial:
+            fits = f"incomplete: `jaxinfer pull {model.id}` goes on"
+        elif is_known(model.config):
+            fits = fit_words(model.weight_bytes, free)
+        else:
+            fits = f"no: `jaxinfer show {model.id}` says why"
         found.append((model.id, size_words(model.num_bytes), type_words(model.config), fits))
     return found
+
+
+def is_known(config: dict[str, Any]) -> bool:
+    """Whether a config.json, {} where none can be read, is that of a model which can be served."""
+    from jaxinfer.models.registry import family_for
+
+    try:
+        family_for(config).config_from_hf(config)
+    except (CheckpointError, ConfigError):
+        return False
+    return True
 
 
 command = GroupedCommand(

@@ -10,6 +10,7 @@ import click
 
 from jaxinfer.cli.verbs import WholeFault, verb_of_faults
 from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources
+from jaxinfer.engine.interrupts import interrupts_held
 from jaxinfer.errors import CheckpointError, ConfigError, DeviceError
 from jaxinfer.files import check_file
 
@@ -339,9 +340,10 @@ def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
     tell: a GPU without a driver, a folder that is no whole model, a name that neither the cache nor the hub has, a
     context that config.json rules out.
     """
-    from jaxinfer.checkpoint.resolve import Part, local_folder, needed_parts, resolve
-    from jaxinfer.checkpoint.safetensors_file import SafetensorsFile
-    from jaxinfer.runtime import nvidia
+    with interrupts_held():
+        from jaxinfer.checkpoint.resolve import Part, local_folder, needed_parts, resolve
+        from jaxinfer.checkpoint.safetensors_file import SafetensorsFile
+        from jaxinfer.runtime import nvidia
 
     if needs_device and config.device == "cuda" and not nvidia.driver_present() and not nvidia.list_gpus():
         raise DeviceError(nvidia.NO_DRIVER)

@@ -9,6 +9,7 @@ from jaxinfer.cli.bench import REPORT_OPTIONS, publish
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import EngineCommand, check_start, count_option
 from jaxinfer.config import Resolved
+from jaxinfer.engine.interrupts import interrupts_held
 
 if TYPE_CHECKING:
     from jaxinfer.bench.report import Report
@@ -19,7 +20,8 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     check_start(resolved.config)
 
     def make(checklist: Checklist) -> "Report":
-        from jaxinfer.bench import profile
+        with interrupts_held():
+            from jaxinfer.bench import profile
 
         wanted = profile.ProfileRequest(
             params["batch_size"], params["prompt_length"], params["steps"], params["prefill"]

@@ -105,7 +105,9 @@ class Remote:
         with contextlib.closing(_connection(self._server.base)) as connection:
             try:
                 speed = Speed()
-                connection.request("POST", f"{parts.path}{path}", msgspec.json.encode(body), headers)
+                # a server that reads no more may have said why
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    connection.request("POST", f"{parts.path}{path}", msgspec.json.encode(body), headers)
                 response = connection.getresponse()
                 if response.status != 200:
                     raise _refusal(response)

@@ -1,4 +1,7 @@
-"""Ctrl-C in the middle of the host's work would leave that half done; it is heard when the work is whole."""
+"""Ctrl-C in the middle of the host's work would leave that half done; it is heard when the work is whole.
+
+An import of an extension such as numpy's is such work too: it makes an ImportError of a KeyboardInterrupt.
+"""
 
 import contextlib
 import signal

@@ -55,6 +55,18 @@ def test_what_is_pulled_is_listed_shown_and_removed(cli, hub):
     assert columns(cli).keys() == {"demo"}
 
 
+@pytest.mark.parametrize("config", ["{", "{}", '{"architectures": ["GPT2LMHeadModel"]}'])
+def test_what_cannot_be_served_does_not_fit(cli, hub, config):
+    assert cli("pull", TINY, "-q").code == 0
+    (model,) = cached_models(None)
+    assert model.snapshot is not None
+    (model.snapshot / "config.json").unlink()  # a link to what the hub sent
+    (model.snapshot / "config.json").write_text(config)
+    assert columns(cli)[TINY][-1] == f"no: `jaxinfer show {TINY}` says why"
+    shown = cli("show", TINY)
+    assert "config.json" in shown.err or "cannot be served" in shown.out
+
+
 def test_a_pull_that_broke_off_goes_on(cli, hub):
     missing = hub.folders[TINY] / "model-00002-of-00002.safetensors"
     hub.claimed_sizes[missing.name] = missing.stat().st_size + 10  # the connection ends before the file does

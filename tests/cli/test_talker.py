@@ -157,6 +157,13 @@ def test_an_answer_that_failed_on_a_server_is_an_error(cli, model):
     assert outcome.last_line.startswith("error: the server ended the answer")
 
 
+def test_a_body_that_is_too_large_is_told_as_the_server_tells_it(cli, model, served):
+    """The server answers and closes before it has read the body, so that the rest cannot be sent."""
+    outcome = cli("run", "a" * 20_000_000, "--url", served[1])
+    assert (outcome.code, model.made) == (2, [])
+    assert outcome.last_line.startswith("error: the body must have at most 16777216 bytes, got 20000")
+
+
 def lines(*events: object) -> Iterator[bytes]:
     yield b": comment\n"
     for event in events:

@@ -1,0 +1,41 @@
+"""Ctrl-C while a verb still imports what it needs: numpy would make an ImportError of it, click ends in a traceback."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.processes import environment
+
+# Ctrl-C as the module is looked for
+PROGRAM = """
+import importlib.abc, os, signal, sys
+
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == module and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+module = sys.argv.pop(1)
+sys.meta_path.insert(0, Interrupting())
+from jaxinfer.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("verb", "module"),
+    [
+        ("version", "click"),
+        ("list", "numpy"),
+        ("plan demo", "numpy"),
+        ("bench latency demo", "numpy"),
+        ("warmup demo", "numpy"),
+    ],
+)
+def test_ctrl_c_during_the_imports_ends_a_verb_without_a_word(verb, module):
+    call = [sys.executable, "-c", PROGRAM, module, *verb.split()]
+    done = subprocess.run(call, env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode in (-2, 130), done
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
