@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from http import HTTPStatus
 
+import httptools
 from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -44,6 +45,23 @@ class _TooManyPipelined(Exception):
     """As well, and that alone keeps the parser from the rest of what was read."""
 
 
+class _Parser(httptools.HttpRequestParser):
+    """Of one connection. A client that offers another protocol is answered in this one (RFC 9110, section 7.8): curl and
+    Java's client offer HTTP/2 with their first request. httptools ends such a request at its head.
+    """
+
+    def __init__(self, connection: "BoundedProtocol") -> None:
+        super().__init__(connection)
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+        self._connection = connection
+
+    def feed_data(self, data: bytes) -> None:
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._connection.decline(data[offer.args[0] :])
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """One connection. The timer runs while a request is coming."""
 
@@ -52,6 +70,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.parser = _Parser(self)
+        self._body_follows = False  # behind a head that offers another protocol
+        self._is_resuming = False
         self.url = b""  # until one comes
         self._head_bytes = 0  # of names, values and the URL, as parsed
         self._unparsed_bytes = 0  # received since the parser last told of something
@@ -107,16 +128,36 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._unparsed_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse_head()
 
+    def decline(self, rest: bytes) -> None:
+        """Read on as if no other protocol had been offered. rest: what came behind the head."""
+        self.parser = _Parser(self)
+        if self._body_follows:
+            self._is_resuming = True
+            framing = b"".join(b"%b: %b\r\n" % header for header in self._framing())
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
+            self._body_follows = self._is_resuming = False
+        self.parser.feed_data(rest)
+
+    def _framing(self) -> list[tuple[bytes, bytes]]:
+        """The headers that say how long the body is."""
+        return [header for header in self.headers if header[0] in (b"content-length", b"transfer-encoding")]
+
     def on_message_begin(self) -> None:
+        if self._is_resuming:
+            return
         self._head_bytes = self._unparsed_bytes = 0
         self._in_body = False
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
+        if self._is_resuming:
+            return
         super().on_url(url)
         self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_resuming:
+            return
         super().on_header(name, value)
         self._count(len(name) + len(value))
         if len(self.headers) > MAX_HEADERS:
@@ -129,11 +170,14 @@ class BoundedProtocol(HttpToolsProtocol):
             raise _HeadTooLarge
 
     def on_headers_complete(self) -> None:
+        if self._is_resuming:
+            return
         if self._codings_before_chunked():
             raise _BadCoding
         if self.parser.get_http_version() not in VERSIONS:
             raise _BadVersion
         self._in_body = True
+        self._body_follows = self.parser.should_upgrade() and any(value.strip(b" 0") for _, value in self._framing())
         super().on_headers_complete()
         if 0 < len(self.pipeline) <= READ_AHEAD:
             self.flow.resume_reading()  # uvicorn stops, and would not notice that the client leaves
@@ -165,6 +209,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._body_follows and not self._is_resuming:
+            return
         self._unparsed_bytes = 0
         self._stop_timer()
         super().on_message_complete()

@@ -1,7 +1,10 @@
 """How bodies and answers are framed: for clients of HTTP/1.0, in transfer codings, in character sets."""
 
+import itertools
 import json
+import re
 import socket
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -70,6 +73,47 @@ def test_a_stream_to_a_client_of_http_1_0_ends_with_the_connection_and_has_no_ch
         assert [choice["finish_reason"] for event in events(plain.decode()) for choice in event["choices"]][
             -1
         ] == "stop"
+
+
+OFFERS = ("h2c", "websocket", "TLS/1.2, HTTP/1.1", "h2c\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA")
+
+
+def framed(content, chunks):
+    """A body and the header that says where it ends. chunks: 0 for a length."""
+    if not chunks:
+        return f"content-length: {len(content)}", content
+    size = max(1, len(content) // chunks)
+    parts = [content[start : start + size] for start in range(0, len(content), size)]
+    return "transfer-encoding: chunked", b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in [*parts, b""])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    requests=st.lists(st.tuples(st.sampled_from([None, *OFFERS]), st.integers(-1, 3)), min_size=1, max_size=4),
+    cuts=st.lists(st.integers(0, 2000), max_size=4),
+)
+def test_another_protocol_that_is_offered_is_passed_over(port, requests, cuts):
+    """As by Java's client and by curl --http2: each request is answered once, wherever the bytes are cut."""
+    sent = b""
+    for number, (offer, chunks) in enumerate(requests):
+        lines = "host: test\ncontent-type: application/json\n"
+        lines += f"connection: Upgrade, HTTP2-Settings\nupgrade: {offer}\n" if offer else ""
+        if chunks < 0:
+            sent += f"GET /v1/models/{number} HTTP/1.1\n{lines}\n".replace("\n", "\r\n").encode()
+        else:
+            content = json.dumps(STREAMS[COMPLETIONS] | {"user": str(number), "logprobs": number}).encode()
+            framing, body = framed(content, chunks)
+            sent += f"POST {COMPLETIONS} HTTP/1.1\n{lines}{framing}\n\n".replace("\n", "\r\n").encode() + body
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        bounds = sorted({0, len(sent), *(cut for cut in cuts if cut < len(sent))})
+        for start, end in itertools.pairwise(bounds):
+            connection.sendall(sent[start:end])
+            time.sleep(0.002)  # a read of its own
+        connection.sendall(b"GET /nowhere HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")
+        received = read_until(connection, b"")
+    codes = re.findall(rb"HTTP/1.1 (\d+) ", received)
+    assert codes == [b"404" if chunks < 0 else b"200" for _, chunks in requests] + [b"404"], received
 
 
 def test_whole_answers_to_http_1_0_have_their_length_as_ever(port):
