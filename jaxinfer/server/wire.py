@@ -46,8 +46,8 @@ class _TooManyPipelined(Exception):
 
 
 class _Parser(httptools.HttpRequestParser):
-    """Of one connection. A client that offers another protocol is answered in this one (RFC 9110, section 7.8): curl and
-    Java's client offer HTTP/2 with their first request. httptools ends such a request at its head.
+    """Of one connection. A client that offers another protocol is answered in this one (RFC 9110, section 7.8), as
+    Java's offers HTTP/2 with its first request. httptools ends such a request at its head.
     """
 
     def __init__(self, connection: "BoundedProtocol") -> None:
