@@ -55,7 +55,7 @@ class _Parser(httptools.HttpRequestParser):
         self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
         self._connection = connection
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: bytes) -> None:  # type: ignore[override]  # uvicorn gives nothing else
         try:
             super().feed_data(data)
         except httptools.HttpParserUpgrade as offer:
