@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import click
 
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, Screen, table
-from jaxinfer.cli.options import GroupedOption, check_start
+from jaxinfer.cli.options import GroupedOption, check_start, flag_of
 from jaxinfer.config import EngineConfig, Resolved, counted
-from jaxinfer.errors import EngineError
+from jaxinfer.errors import ConfigError, EngineError, InvalidRequest
 from jaxinfer.version import __version__
 
 if TYPE_CHECKING:
@@ -206,11 +206,11 @@ ANSWER_OPTIONS: tuple[click.Option, ...] = (
 def sampling_params(resolved: Resolved, params: Mapping[str, Any]) -> "SamplingParams":
     """The SamplingParams of ANSWER_OPTIONS; --seed seeds the answer too, if it was given.
 
-    Raises InvalidRequest for a value that no model takes, before any is loaded.
+    Raises ConfigError for a value that no model takes, before any is loaded.
     """
     from jaxinfer.protocol.sampling import SamplingParams
 
-    return checked(
+    return checked_flags(
         SamplingParams(
             max_tokens=params["max_tokens"],
             temperature=params["temperature"],
@@ -221,6 +221,15 @@ def sampling_params(resolved: Resolved, params: Mapping[str, Any]) -> "SamplingP
             seed=resolved.config.seed if "seed" in resolved.sources else None,
         )
     )
+
+
+def checked_flags(sampling: "SamplingParams") -> "SamplingParams":
+    """The same, when it is possible for some model. Raises ConfigError, which names the flag of the field at fault."""
+    try:
+        return checked(sampling)
+    except InvalidRequest as error:
+        name = str(error.param)
+        raise ConfigError(f"{flag_of(name)}{str(error).removeprefix(name)}") from error
 
 
 def checked(sampling: "SamplingParams", *, cure: str = "") -> "SamplingParams":
