@@ -208,6 +208,14 @@ def _help_all_option() -> click.Option:
     )
 
 
+QUIET = frozenset({"-q", "--quiet"})
+
+
+def _say(line: str, is_quiet: bool) -> None:
+    if not is_quiet:
+        click.echo(line, err=True)
+
+
 def without_foreign(command: click.Command, ctx: click.Context, args: list[str]) -> list[str]:
     """The words without those flags of other programs that ask for what is so anyway; standard error names them. Raises
     UsageError for every other flag that other programs have and this verb has not, by its own name.
@@ -219,6 +227,7 @@ def without_foreign(command: click.Command, ctx: click.Context, args: list[str])
     options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
     known = {name for option in options for name in option.opts + option.secondary_opts}
     takes_value = {name for option in options if not option.is_flag for name in option.opts}
+    is_quiet = not known.isdisjoint(QUIET & {*args})
     kept: list[str] = []
     words = iter(range(len(args)))
     for at in words:
@@ -232,11 +241,11 @@ def without_foreign(command: click.Command, ctx: click.Context, args: list[str])
         if said is None:
             kept.append(word)
         elif changes_nothing(said, ""):  # it has no value, so what follows is not its own
-            click.echo(f"{word} changes nothing here", err=True)
+            _say(f"{word} changes nothing here", is_quiet)
             if given and not value and given.lower() in FALSE and refusal(name, "", known) != said:
                 next(words)
         elif changes_nothing(said, given):
-            click.echo(f"{name} {given} changes nothing here", err=True)
+            _say(f"{name} {given} changes nothing here", is_quiet)
             if not value:
                 next(words)
         else:

@@ -29,15 +29,17 @@ MOST_TOKENS = 2**31  # of a vocabulary: no token id is above it, whatever the mo
 
 def opening(resolved: Resolved) -> list[str]:
     """What is about to start, and every setting that is not a default with where it came from."""
-    return [f"jaxinfer {__version__}: {model_words(resolved.config)}", *table(resolved.rows(), indent="         ")]
+    unnamed = "" if "model" in resolved.sources else " (no MODEL was named)"
+    first = f"jaxinfer {__version__}: {model_words(resolved.config)}{unnamed}"
+    return [first, *table(resolved.rows(), indent="         ")]
 
 
 def model_words(config: EngineConfig) -> str:
     """The model's name, and what it is when it is no real one."""
     words = config.model
     if config.model == "demo":
-        words += ", the bundled demo model"
-    return f"{words}, with random weights" if config.load_format == "dummy" else words
+        words += ", the bundled demo model, no useful assistant"
+    return f"{words}, with random weights: its answers mean nothing" if config.load_format == "dummy" else words
 
 
 async def start_or_stop(llm: "AsyncLLM", checklist: Checklist) -> None:
@@ -97,7 +99,8 @@ def started(
                 runner.run(llm.close())
                 raise
             if llm.info.note:
-                checklist.note(llm.info.note)
+                is_told = resolved.config.model == "demo" or resolved.config.load_format == "dummy"  # in the first line
+                checklist.note(llm.info.note, is_told=is_told)
         try:
             yield runner, llm
         finally:
