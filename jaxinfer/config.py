@@ -25,8 +25,6 @@ LoadFormat = Literal["auto", "safetensors", "dummy"]
 Scheduling = Literal["continuous", "static"]
 KvLayout = Literal["paged", "contiguous"]
 AttentionBackend = Literal["auto", "xla", "mosaic"]
-
-
 CONTIGUOUS_PAGES_ARE_NOT_SHARED = (
     "enable_prefix_caching must be false with kv_layout contiguous, whose pages belong to one sequence each; turn it "
     "off, or leave kv_layout paged"
@@ -273,6 +271,12 @@ def _parse_json(text: str, otherwise: Any) -> Any:
 
 _CURES = {  # of settings whose wrong values are mostly another program's
     "generation_config": "auto reads generation_config.json in the model's folder: put yours there; none reads none",
+    "quantization": "not yet: other methods, and checkpoints that have one; int8 and int4 round at load, on a CPU",
+    "dtype": "leave it out for the checkpoint's; half is float16, float is float32; not yet: fp8",
+    "load_format": "leave it out: weights are read from safetensors alone",
+    "device": "not yet: other accelerators; the variable CUDA_VISIBLE_DEVICES picks the GPU",
+    "attention_backend": "leave it out: attention is chosen for the device",
+    **dict.fromkeys(("tool_call_parser", "reasoning_parser"), "leave it out: the model's chat template says it"),
 }
 _SUFFIXES = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
 _BOOLS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}

@@ -78,9 +78,9 @@ def read_json(path: str) -> dict[str, Any]:
     try:
         found = json.loads(read_text(path, "--compare"))
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ConfigError(f"--compare must name a file that --json wrote, got {path}: {error}") from error
+        raise ConfigError(f"--compare must name a file that --json wrote, got {path}: {error}; name one") from error
     if not isinstance(found, dict) or "tables" not in found:
-        raise ConfigError(f"--compare must name a file that --json wrote, {path} holds something else")
+        raise ConfigError(f"--compare must name a file that --json wrote, {path} holds something else; name one")
     return found
 
 

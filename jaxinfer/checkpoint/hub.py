@@ -24,6 +24,7 @@ class Repo:
     """A repository at one commit. revision: as asked for. sizes: of its files, by name.
 
     cached: its folder in the cache when the hub cannot be asked; sizes are then of the files in it.
+    no_hub: why the hub cannot be asked, and what to do about it; "" when it was asked.
     """
 
     id: str
@@ -32,6 +33,7 @@ class Repo:
     cache_dir: Path
     sizes: dict[str, int]
     cached: Path | None = None
+    no_hub: str = ""
 
 
 def find(
@@ -121,7 +123,9 @@ def _find_cached(
     tell(f"taking {repo_id} from the cache: {fact}")
     folder = Path(found)
     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}
-    return Repo(repo_id, revision or constants.DEFAULT_REVISION, folder.name, cache_dir, sizes, cached=folder)
+    return Repo(
+        repo_id, revision or constants.DEFAULT_REVISION, folder.name, cache_dir, sizes, folder, f"{fact}; {cure}"
+    )
 
 
 def missing_files(repo: Repo, names: Collection[str]) -> list[str]:

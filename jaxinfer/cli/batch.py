@@ -10,7 +10,7 @@ import click
 from jaxinfer.cli import transport
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Screen, screen_for
 from jaxinfer.cli.options import EngineCommand, GroupedOption
-from jaxinfer.cli.session import checked, started
+from jaxinfer.cli.session import checked_flags, started
 from jaxinfer.cli.transport import transport_for
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
@@ -29,7 +29,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     from jaxinfer.offline.batch import open_batch
     from jaxinfer.protocol.sampling import SamplingParams
 
-    checked(SamplingParams(**{name: params[name] for name in DEFAULTS}))
+    checked_flags(SamplingParams(**{name: params[name] for name in DEFAULTS}))
     with open_batch(batch_of(resolved, params)) as batch:
         if batch.is_finished:
             batch.look_back()

@@ -9,7 +9,7 @@ import click
 
 from jaxinfer.cli.checklist import QUIET_OPTION, START, VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.verbs import Verbs
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.llm.events import Event
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def publish(make: "Callable[[Checklist], Report]", params: Mapping[str, Any], fi
         try:
             target.write_text(report.as_json(), encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"--json must name a file that can be written, {target}: {error.strerror}") from error
+            raise ConfigError(f"{file_fault('write', target, error)} (--json); name another file") from error
     return 0 if report.holds else 1
 
 

@@ -68,7 +68,7 @@ def base_of(flag: str, url: str) -> str:
         is_one = False
     if not is_one:
         law = f"{flag} must begin with http:// or https://, then name a host and perhaps a port"
-        raise ConfigError(f"{law}, got {url!r}")
+        raise ConfigError(f"{law}, got {url!r}; write it as in http://127.0.0.1:8000")
     return url.rstrip("/").removesuffix("/v1")
 
 

@@ -11,7 +11,7 @@ from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.config import Resolved
 from jaxinfer.engine.interrupts import interrupts_held
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import ConfigError, file_fault
 
 if TYPE_CHECKING:
     from jaxinfer.bench.chart import Chart
@@ -48,7 +48,7 @@ def _write(page: Path, report: "Report", charts: "Sequence[Chart]") -> None:
     try:
         page.write_text(as_html(report, charts), encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--html must name a file that can be written, {page}: {error.strerror}") from error
+        raise ConfigError(f"{file_fault('write', page, error)} (--html); name another file") from error
 
 
 command = EngineCommand(

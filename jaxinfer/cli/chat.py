@@ -19,7 +19,8 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
             fact = f"{talks.name} has none"
             cure = "use `jaxinfer run --raw`, --chat-template or --tokenizer"
             raise ConfigError(f"chat needs a model with a chat template, {fact}; {cure}")
-        talk_at_terminal(Conversation(talks, sampling, first_messages(params), template_kwargs(params)))
+        first, kwargs = first_messages(params), template_kwargs(params)
+        talk_at_terminal(Conversation(talks, sampling, first, kwargs, is_quiet=params["quiet"]))
     return 0
 
 

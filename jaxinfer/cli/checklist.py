@@ -226,10 +226,11 @@ class Checklist:
         with self._lock:
             self._screen.say(line)
 
-    def note(self, text: str) -> None:
-        """What the reader must know about the model."""
+    def note(self, text: str, *, is_told: bool = False) -> None:
+        """What the reader must know about the model. is_told: by the first line, so a start in brief leaves it out."""
         with self._lock:
-            self._screen.note(f"note     {text}")
+            if not (is_told and isinstance(self._screen, BriefScreen)):
+                self._screen.note(f"note     {text}")
 
     def stop_start(self) -> None:
         """Make the start end at its next event, with an EngineError in its own thread."""

@@ -20,7 +20,8 @@ def run(**params: Any) -> int:
     server = asked(base_of("--url", params["url"]), params["model"], params["api_key_env"])
     if name := params["client"]:
         if not server.offers(CLIENTS[name].route):
-            raise EngineError(f"{name} needs {CLIENTS[name].route}, {server.base} does not offer it")
+            fact = f"{name} needs {CLIENTS[name].route}, {server.base} does not offer it"
+            raise EngineError(f"{fact}; `jaxinfer connect` shows the clients that it serves")
         click.echo(CLIENTS[name].settings(server))
         return 0
     click.echo(f"{server.model} at {server.v1}; {about_key(server)}")
@@ -74,7 +75,8 @@ def routes(target: "Target") -> frozenset[str] | None:
     try:
         return frozenset(msgspec.json.decode(reply.body)["paths"])
     except (ValueError, LookupError, TypeError) as error:
-        raise EngineError(f"{target.base}/openapi.json must list paths, reading it failed with: {error}") from error
+        fact = f"{target.base}/openapi.json must list paths, reading it failed with: {error}"
+        raise EngineError(f"{fact}; name the server of another --url") from error
 
 
 command = GroupedCommand(

@@ -51,7 +51,11 @@ class Conversation:
         sampling: "SamplingParams",
         first: list[dict[str, Any]],
         kwargs: dict[str, Any] | None,
+        *,
+        is_quiet: bool = False,
     ) -> None:
+        """is_quiet: shows nothing but answers, errors and what its commands say."""
+        self.is_quiet = is_quiet
         self._talker = talker
         self._kwargs = kwargs
         self.sampling = sampling
@@ -71,7 +75,8 @@ class Conversation:
             click.echo(f"error: {error}{'; /reset forgets the conversation' if is_full else ''}", err=True)
         else:
             self.messages = [*messages, {"role": "assistant", "content": said.text}]
-            click.echo(f"({said.speed})", err=True)
+            if not self.is_quiet:
+                click.echo(f"({said.speed})", err=True)
 
     def obey(self, line: str) -> bool:
         """Do what a line that begins with a slash says; a mistake is shown and changes nothing. False: end."""
@@ -215,7 +220,8 @@ def read_saved(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 def talk_at_terminal(talk: Conversation) -> None:
     """Read lines until /exit or the end of the input. At a terminal, Ctrl-C drops what was typed; the second ends."""
-    click.echo(HINT, err=True)
+    if not talk.is_quiet:
+        click.echo(HINT, err=True)
     is_second = not at_terminal()
     while True:
         try:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import click
 from jaxinfer.cli.verbs import WholeFault, verb_of_faults
 from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources
 from jaxinfer.engine.interrupts import interrupts_held
-from jaxinfer.errors import CheckpointError, ConfigError, DeviceError
+from jaxinfer.errors import CheckpointError, ConfigError, DeviceError, JaxInferError
 from jaxinfer.files import check_file
 
 if TYPE_CHECKING:
@@ -208,6 +209,14 @@ def _help_all_option() -> click.Option:
     )
 
 
+QUIET = frozenset({"-q", "--quiet"})
+
+
+def _say(line: str, is_quiet: bool) -> None:
+    if not is_quiet:
+        click.echo(line, err=True)
+
+
 def without_foreign(command: click.Command, ctx: click.Context, args: list[str]) -> list[str]:
     """The words without those flags of other programs that ask for what is so anyway; standard error names them. Raises
     UsageError for every other flag that other programs have and this verb has not, by its own name.
@@ -219,6 +228,7 @@ def without_foreign(command: click.Command, ctx: click.Context, args: list[str])
     options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
     known = {name for option in options for name in option.opts + option.secondary_opts}
     takes_value = {name for option in options if not option.is_flag for name in option.opts}
+    is_quiet = not known.isdisjoint(QUIET & {*args})
     kept: list[str] = []
     words = iter(range(len(args)))
     for at in words:
@@ -232,11 +242,11 @@ def without_foreign(command: click.Command, ctx: click.Context, args: list[str])
         if said is None:
             kept.append(word)
         elif changes_nothing(said, ""):  # it has no value, so what follows is not its own
-            click.echo(f"{word} changes nothing here", err=True)
+            _say(f"{word} changes nothing here", is_quiet)
             if given and not value and given.lower() in FALSE and refusal(name, "", known) != said:
                 next(words)
         elif changes_nothing(said, given):
-            click.echo(f"{name} {given} changes nothing here", err=True)
+            _say(f"{name} {given} changes nothing here", is_quiet)
             if not value:
                 next(words)
         else:
@@ -288,9 +298,40 @@ class EngineCommand(GroupedCommand):
 
     def invoke(self, ctx: click.Context) -> int:
         flags = {name: None if (value := ctx.params[name]) == () else value for name in SETTINGS}
-        resolved = resolve_config(ctx.params.get("model_argument"), ctx.params["config_file"], flags)
-        check_paths(resolved.config)
-        return self._run(resolved, {name: ctx.params[name] for name in self._own})
+        sources: Mapping[str, str] = {}
+        try:
+            resolved = resolve_config(ctx.params.get("model_argument"), ctx.params["config_file"], flags)
+            sources = resolved.sources
+            check_paths(resolved.config)
+            return self._run(resolved, {name: ctx.params[name] for name in self._own})
+        except JaxInferError as error:  # found by rooms that know a setting's name, and not who has set it
+            error.args = tuple(as_given(str(text), sources) for text in error.args)
+            raise
+
+
+def flag_of(name: str) -> str:
+    """The flag of a setting or of a sampling field."""
+    return f"--{name.replace('_', '-')}"
+
+
+# of more than one word, since the others are words too; no part of a path, a quoted word or a file's "x.toml: NAME";
+# taken with the flag where that stands behind already
+_NAMED = re.compile(
+    rf"(?<![\w/.'-])(?<!: )({'|'.join(name for name in SETTINGS if '_' in name)})(?: \(--[\w-]+\))?(?!\w|/|\.\w)"
+)
+
+
+def as_given(message: str, sources: Mapping[str, str]) -> str:
+    """A message with its settings spelt as the user may spell them: the variable that set one, else the flag.
+
+    sources: of Resolved. A file's key is the name itself.
+    """
+
+    def given(found: re.Match[str]) -> str:
+        source = sources.get(found[1], flag_of(found[1]))
+        return source if source.startswith(("--", "JAXINFER_")) else found[1]
+
+    return _NAMED.sub(given, message)
 
 
 NAME_FLAG = "--served-model-name"
@@ -397,7 +438,7 @@ def _option(setting: Setting) -> GroupedOption:
     auto = setting.default is None and setting.type is int
     default = "" if setting.default in (None, "", ()) else str(setting.default).lower()
     option = GroupedOption(
-        [setting.name, f"--{name}/--no-{name}" if setting.type is bool else f"--{name}", *flag.also],
+        [setting.name, f"--{name}/--no-{name}" if setting.type is bool else flag_of(setting.name), *flag.also],
         help=flag.help + (f"  [{'auto' if auto else default}]" if auto or default else ""),
         default=None,
         multiple=setting.type is tuple,

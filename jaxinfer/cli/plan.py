@@ -211,10 +211,10 @@ def memory_bytes(text: str) -> int:
     try:
         num_bytes = parse_int(text)
     except ValueError:
-        raise ConfigError(f"--memory must be bytes, as in 80G, got {text!r}") from None
+        raise ConfigError(f"--memory must be bytes, got {text!r}; write it as in 80G") from None
     if num_bytes < LEAST_MEMORY:
-        cure = f"; add a unit: --memory {text}G" if text.isdecimal() and num_bytes else ""
-        raise ConfigError(f"--memory must be at least 1M of bytes, as in 80G, got {text!r}{cure}")
+        cure = f"add a unit: --memory {text}G" if text.isdecimal() and num_bytes else "write it as in 80G"
+        raise ConfigError(f"--memory must be at least 1M of bytes, as in 80G, got {text!r}; {cure}")
     return num_bytes
 
 

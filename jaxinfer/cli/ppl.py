@@ -70,10 +70,12 @@ def window_of(params: Mapping[str, Any], max_model_len: int) -> tuple[int, int]:
     width = params["window"] or max_model_len
     stride = params["stride"] or max(1, width // 2)
     if not 2 <= width <= max_model_len:
-        raise ConfigError(f"--window must be 2 to {max_model_len}, the model's context, got {width}")
+        law = f"--window must be 2 to {max_model_len}, the model's context"
+        raise ConfigError(f"{law}, got {width}; leave it out for all of the context")
     if not stride < width:
         fact = f"got {stride} of {width}"
-        raise ConfigError(f"--stride must be less than the window, or tokens would have nothing before them, {fact}")
+        law = "--stride must be less than the window, or tokens would have nothing before them"
+        raise ConfigError(f"{law}, {fact}; leave it out for half a window")
     return width, stride
 
 

@@ -34,7 +34,7 @@ def server_settings(params: Mapping[str, Any]) -> "ServerSettings":
     keys = tuple(read_keys(params))
     if (params["max_body_bytes"] or 0) > MAX_LARGE_BODIES_MIB_PER_KEY * 2**20:
         most = f"{MAX_LARGE_BODIES_MIB_PER_KEY}M, what large bodies of one key may have together"
-        raise ConfigError(f"--max-body-bytes must be at most {most}, got {params['max_body_bytes']}")
+        raise ConfigError(f"--max-body-bytes must be at most {most}, got {params['max_body_bytes']}; lower it")
     given = {
         name: params[name]
         for name in (
@@ -93,7 +93,8 @@ def _pairs_of(file: str) -> list[tuple[str, str]]:
         if not words or words[0].startswith("#"):
             continue
         if len(words) > 2:
-            raise ConfigError(f"{file}, line {number}: must be KEY or TENANT KEY, got {len(words)} words")
+            law = f"{file}, line {number}: must be KEY or TENANT KEY"
+            raise ConfigError(f"{law}, got {len(words)} words; write each key in a line of its own")
         pairs.append((words[0] if len(words) == 2 else f"line {number}", words[-1]))
     if not pairs:
         raise ConfigError(f"--api-key-file must hold a key, {file} holds none; write one, or leave the option out")
@@ -105,7 +106,8 @@ def _hosts(given: Iterable[str], *, is_open_at_home: bool) -> tuple[str, ...]:
     hosts = _entries(given)
     for host in hosts:
         if host != "*" and not _HOST.fullmatch(host):
-            raise ConfigError(f"--allowed-hosts must be names without port, or *, got {host!r}; IPv6 needs brackets")
+            law = "--allowed-hosts must be names without port, or *"
+            raise ConfigError(f"{law}, got {host!r}; write them as in localhost,[::1]")
     if "*" in hosts:
         return ()
     return tuple(host.lower() for host in hosts) or (LOOPBACK_NAMES if is_open_at_home else ())
@@ -115,7 +117,8 @@ def _origins(given: Iterable[str]) -> tuple[str, ...]:
     origins = _entries(given)
     for origin in origins:
         if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin):
-            raise ConfigError(f"--allowed-origins must be *, or scheme://host as browsers send it, got {origin!r}")
+            law = "--allowed-origins must be *, or scheme://host as browsers send it"
+            raise ConfigError(f"{law}, got {origin!r}; write it as in https://app.example")
     return tuple(origins)
 
 
@@ -140,7 +143,8 @@ def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int |
     except ValueError:
         parsed = 0
     if parsed is not None and parsed < 1:
-        raise ConfigError(f"{param.opts[0]} must be a number of bytes of at least 1, as in 16M, got {value!r}")
+        law = f"{param.opts[0]} must be a number of bytes of at least 1"
+        raise ConfigError(f"{law}, got {value!r}; write it as in 16M, or leave it out for its default")
     return parsed
 
 

@@ -30,15 +30,13 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         return chat.run(resolved, params)
     prompt = full_prompt(params["prompt"], piped)
     sampling = sampling_params(resolved, params)
-    if params["prompt"] and "model" not in resolved.sources and not (params["quiet"] or params["url"]):
-        click.echo("no MODEL before the prompt: asking demo, the bundled model", err=True)
     with talker(resolved, params) as talks:
         if talks.has_chat_template and not params["raw"]:
             messages = [*first_messages(params), {"role": "user", "content": prompt}]
             said = talks.chat(messages, sampling, template_kwargs(params), sys.stdout)
         else:
             said = talks.complete(prompt, sampling, sys.stdout)
-        if said.reason == "length":
+        if said.reason == "length" and not params["quiet"]:
             click.echo(
                 f"(stopped at {counted(said.speed.num_tokens, 'token')}; --max-tokens sets how many it may have)",
                 err=True,

@@ -107,7 +107,8 @@ def tracer_for(endpoint: str | None) -> "AbstractContextManager[Tracer | None]":
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         fact = f"{parts.scheme or 'no scheme'} and {parts.hostname or 'no host'}"  # it may hold a password
-        raise ConfigError(f"--otlp-traces-endpoint must be an http or https URL (OTLP over HTTP), got {fact}")
+        law = "--otlp-traces-endpoint must be an http or https URL (OTLP over HTTP)"
+        raise ConfigError(f"{law}, got {fact}; write it as in http://127.0.0.1:4318")
     try:
         from jaxinfer.server.tracing import exporting
     except ModuleNotFoundError as error:
@@ -191,9 +192,8 @@ def port(ctx: click.Context, param: click.Parameter, value: str) -> int:
         return DEFAULT_PORT
     if not value.isdecimal() or int(value) > 65535:
         is_variable = ctx.get_parameter_source(str(param.name)) is click.core.ParameterSource.ENVIRONMENT
-        raise ConfigError(
-            f"{'JAXINFER_PORT' if is_variable else '--port'} must be an integer in 0 .. 65535, got {value!r}"
-        )
+        name, cure = ("JAXINFER_PORT", "unset it") if is_variable else ("--port", "leave it out")
+        raise ConfigError(f"{name} must be an integer in 0 .. 65535, got {value!r}; {cure} for {DEFAULT_PORT}")
     return int(value)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from jaxinfer.server.presence import Presence
 
 PATIENCE_S = 2.0
+SOON_S = 0.3  # after which whoever waits is told for what
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,15 +60,31 @@ def ask(path: Path) -> "Presence | None":
 
     answer, pid = b"", None
     with contextlib.suppress(FileNotFoundError, ConnectionResetError), socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(PATIENCE_S)
+        connection.settimeout(SOON_S)
         connection.connect(str(path))
         pid = _pid_behind(connection)
-        while part := connection.recv(65536):
+        try:
+            part = connection.recv(65536)
+        except TimeoutError:
+            _say(f"waiting up to {PATIENCE_S:g} s for the server with pid {path.stem}, which does not answer")
+            connection.settimeout(PATIENCE_S - SOON_S)
+            part = connection.recv(65536)
+        while part:
             answer += part
+            part = connection.recv(65536)
     if not answer:
         return None
     presence = msgspec.json.decode(answer, type=Presence)
     return presence if pid is None else dataclasses.replace(presence, pid=pid)
+
+
+def _say(line: str) -> None:
+    """Unless the verb is to be quiet."""
+    import click
+
+    context = click.get_current_context(silent=True)
+    if context is None or not context.params.get("quiet"):
+        click.echo(line, err=True)
 
 
 def _pid_behind(connection: socket.socket) -> int | None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import click
 
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, Screen, table
-from jaxinfer.cli.options import GroupedOption, check_start
+from jaxinfer.cli.options import GroupedOption, check_start, flag_of
 from jaxinfer.config import EngineConfig, Resolved, counted
-from jaxinfer.errors import EngineError
+from jaxinfer.errors import ConfigError, EngineError, InvalidRequest
 from jaxinfer.version import __version__
 
 if TYPE_CHECKING:
@@ -29,15 +29,17 @@ MOST_TOKENS = 2**31  # of a vocabulary: no token id is above it, whatever the mo
 
 def opening(resolved: Resolved) -> list[str]:
     """What is about to start, and every setting that is not a default with where it came from."""
-    return [f"jaxinfer {__version__}: {model_words(resolved.config)}", *table(resolved.rows(), indent="         ")]
+    unnamed = "" if "model" in resolved.sources else " (no MODEL was named)"
+    first = f"jaxinfer {__version__}: {model_words(resolved.config)}{unnamed}"
+    return [first, *table(resolved.rows(), indent="         ")]
 
 
 def model_words(config: EngineConfig) -> str:
     """The model's name, and what it is when it is no real one."""
     words = config.model
     if config.model == "demo":
-        words += ", the bundled demo model"
-    return f"{words}, with random weights" if config.load_format == "dummy" else words
+        words += ", the bundled demo model, no useful assistant"
+    return f"{words}, with random weights: its answers mean nothing" if config.load_format == "dummy" else words
 
 
 async def start_or_stop(llm: "AsyncLLM", checklist: Checklist) -> None:
@@ -97,7 +99,8 @@ def started(
                 runner.run(llm.close())
                 raise
             if llm.info.note:
-                checklist.note(llm.info.note)
+                is_told = resolved.config.model == "demo" or resolved.config.load_format == "dummy"  # in the first line
+                checklist.note(llm.info.note, is_told=is_told)
         try:
             yield runner, llm
         finally:
@@ -206,11 +209,11 @@ ANSWER_OPTIONS: tuple[click.Option, ...] = (
 def sampling_params(resolved: Resolved, params: Mapping[str, Any]) -> "SamplingParams":
     """The SamplingParams of ANSWER_OPTIONS; --seed seeds the answer too, if it was given.
 
-    Raises InvalidRequest for a value that no model takes, before any is loaded.
+    Raises ConfigError for a value that no model takes, before any is loaded.
     """
     from jaxinfer.protocol.sampling import SamplingParams
 
-    return checked(
+    return checked_flags(
         SamplingParams(
             max_tokens=params["max_tokens"],
             temperature=params["temperature"],
@@ -221,6 +224,15 @@ def sampling_params(resolved: Resolved, params: Mapping[str, Any]) -> "SamplingP
             seed=resolved.config.seed if "seed" in resolved.sources else None,
         )
     )
+
+
+def checked_flags(sampling: "SamplingParams") -> "SamplingParams":
+    """The same, when it is possible for some model. Raises ConfigError, which names the flag of the field at fault."""
+    try:
+        return checked(sampling)
+    except InvalidRequest as error:
+        name = str(error.param)
+        raise ConfigError(f"{flag_of(name)}{str(error).removeprefix(name)}") from error
 
 
 def checked(sampling: "SamplingParams", *, cure: str = "") -> "SamplingParams":

@@ -64,9 +64,10 @@ def chosen(target: str | None) -> "Presence":
     if silent := [found.silence for found in servers if found.presence is None]:
         which = "" if target is None else f" is {target!r}"
         raise ConfigError(f"no server of yours that answers{which}, running: {known}; {'; '.join(silent)}")
-    raise ConfigError(
-        f"no server of yours is {target!r}, running: {known}" if target is not None else "no server of yours runs here"
-    )
+    if target is None:
+        raise ConfigError("no server of yours runs here; there is nothing to stop")
+    cure = "name one of them" if running else "there is nothing to stop"
+    raise ConfigError(f"no server of yours is {target!r}, running: {known}; {cure}")
 
 
 def means(target: str, found: "Presence") -> bool:

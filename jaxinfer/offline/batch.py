@@ -62,11 +62,12 @@ class BatchJob:
         if self.resume and PIPE in (self.input, self.output):
             raise ConfigError("--resume needs files for input and output, got a pipe; name both")
         if self.window is not None and self.window < 1:
-            raise ConfigError(f"--window must be at least 1, got {self.window}")
+            raise ConfigError(f"--window must be at least 1, got {self.window}; leave it out for its default")
         if self.output == PIPE:
             check_stream(formats[1], "-o -")
         if PIPE not in (self.input, self.output) and Path(self.input).resolve() == Path(self.output).resolve():
-            raise ConfigError(f"the output must be another file than the input, got {self.output!r} for both")
+            law = "the output must be another file than the input"
+            raise ConfigError(f"{law}, got {self.output!r} for both; name another with -o")
         return formats
 
 

@@ -24,7 +24,8 @@ def read_csv(text: TextIO) -> Iterator[Raw]:
     try:
         header = next(reader, [])
     except csv.Error as error:
-        raise BatchError(f"a CSV file must begin with a header, its first line cannot be read: {error}") from error
+        law = "a CSV file must begin with a header, its first line cannot be read"
+        raise BatchError(f"{law}: {error}; mend that line") from error
     check_names(header, "a CSV file's header")
     return _rows(reader, header)
 

@@ -80,7 +80,7 @@ def _unpacked(file: BinaryIO, path: Path) -> Iterator[Raw]:
         with gzip.GzipFile(fileobj=file) as unpacked:
             yield from read_jsonl(cast(BinaryIO, unpacked))
     except (OSError, EOFError, zlib.error) as error:
-        raise BatchError(f"{path} must be a whole gzip file, it cannot be read: {error}") from error
+        raise BatchError(f"{path} must be a whole gzip file, it cannot be read: {error}; pack it again") from error
 
 
 def digest_of(path: Path) -> str:

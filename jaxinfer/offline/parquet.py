@@ -23,7 +23,8 @@ class ParquetRows:
         try:  # without pre_buffer, or whole row groups would be read ahead
             self._file = self._parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES)
         except (OSError, self._arrow.ArrowException) as error:
-            raise BatchError(f"{path} must be a Parquet file, it cannot be read: {error}") from error
+            fact = f"it cannot be read: {error}"
+            raise BatchError(f"{path} must be a Parquet file, {fact}; write it again, or name its format") from error
         check_names(self._file.schema_arrow.names, "a Parquet file")
         self._num_read = 0
 
@@ -40,7 +41,7 @@ class ParquetRows:
                     yield Raw(self._num_read, present(whole(columns)), num_bytes)
         except (OSError, self._arrow.ArrowException) as error:
             fault = f"it cannot be read after row {self._num_read}: {error}"
-            raise BatchError(f"the input must be a whole Parquet file, {fault}") from error
+            raise BatchError(f"the input must be a whole Parquet file, {fault}; write it again") from error
 
     def _rows(self, batch: Any) -> list[dict[str, Any]]:
         try:

@@ -112,7 +112,7 @@ class Reader:
             async for delta in await self._model.generate(part, LOGPROBS, request_id=name, prompt_only=True):
                 if delta.error is not None:
                     fact = f"tokens {window.begin} to {window.end} were not: {delta.error}"
-                    raise EngineError(f"every window must be read, {fact}")
+                    raise EngineError(f"every window must be read, {fact}; see the log above")
                 found += (delta.prompt_logprobs or [])[window.scored - window.begin :]
         assert len(found) == window.end - window.scored, "a logprob for each scored token"
         return found

@@ -12,7 +12,7 @@ import msgspec
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.structured import STRUCTURED, read_structured
-from jaxinfer.protocol.validate import CACHE_SALT, MAX_SALT_CHARS, convert, invalid, is_same, unsupported
+from jaxinfer.protocol.validate import CACHE_SALT, DROP, MAX_SALT_CHARS, convert, invalid, is_same, unsupported
 
 MAX_WARNINGS = 16
 # what a server's answer is made of is text: detokenize is for Python
@@ -139,16 +139,16 @@ def check_refused(name: str, value: Any, refusal: Refusal) -> None:
 def check_common(request: CommonWire) -> None:
     """The rules of the shared fields that their types do not say."""
     if not -(2**31) <= request.priority < 2**31:
-        raise invalid("priority", PRIORITY_LAW, request.priority)
+        raise invalid("priority", PRIORITY_LAW, request.priority, cure=DROP)
     if request.cache_salt is not None and not CACHE_SALT.fullmatch(request.cache_salt):
         law = f"1 to {MAX_SALT_CHARS} characters without @, /, \\ and NUL"
-        raise invalid("cache_salt", law, request.cache_salt)
+        raise invalid("cache_salt", law, request.cache_salt, cure="take others, as of a hexadecimal number")
 
 
 def read_priority(header: str) -> int:
     """What the header X-Vllm-Priority says, which counts for more than the field. Raises InvalidRequest."""
     if not _PRIORITY.fullmatch(header) or not -(2**31) <= int(header) < 2**31:
-        raise invalid("priority", f"{PRIORITY_LAW}, in the header x-vllm-priority too", header)
+        raise invalid("priority", f"{PRIORITY_LAW}, in the header x-vllm-priority too", header, cure=DROP)
     return int(header)
 
 

@@ -31,6 +31,7 @@ MAX_SALT_CHARS = 128
 _PIECE_IDS = 2**14  # of a list of ids, looked at together: a tenth of a millisecond
 SALT_CHAR = r"[^@/\\\u0000]"  # as JSON Schema writes it too
 type Bias = Annotated[float, msgspec.Meta(ge=-100, le=100)]
+DROP, DROP_ONE, DROP_SOME = "leave it out for its default", "leave that one out", "leave some out"
 CACHE_SALT = re.compile(f"{SALT_CHAR}{{1,{MAX_SALT_CHARS}}}")
 
 
@@ -94,15 +95,16 @@ def validate_sampling(
     for name, allowed in NUMBERS.items():
         value = getattr(params, name)
         if value is not None and not allowed.allows(value):
-            raise invalid(name, allowed.law, value, cure=cure or "leave it out for its default")
+            raise invalid(name, allowed.law, value, cure=cure or DROP)
     for name in FLAGS:
         if not isinstance(getattr(params, name), bool):
-            raise invalid(name, "true or false", getattr(params, name))
+            raise invalid(name, "true or false", getattr(params, name), cure=DROP)
     if params.form_field is not None and not isinstance(params.form_field, str):
-        raise invalid("form_field", "the name of a field", params.form_field)
+        raise invalid("form_field", "the name of a field", params.form_field, cure=DROP)
     _check_stop(params.stop)
     if params.stop and not params.detokenize:
-        raise invalid("stop", "left out without detokenize, since there is no text to find it in", params.stop)
+        law = "left out without detokenize, since there is no text to find it in"
+        raise invalid("stop", law, params.stop, cure="leave one of the two out")
     _check_id_list(params.stop_token_ids, vocab_size, "stop_token_ids", MAX_STOP_TOKEN_IDS)
     _check_id_list(params.allowed_token_ids, vocab_size, "allowed_token_ids", vocab_size)
     if params.allowed_token_ids is not None and not len(params.allowed_token_ids):
@@ -114,10 +116,10 @@ def validate_sampling(
             continue
         allowed = Range(0, max_logprobs, f"an integer from 0 to {max_logprobs} (max_logprobs)", integer=True)
         if not allowed.allows(value):
-            raise invalid(name, allowed.law, value)
+            raise invalid(name, allowed.law, value, cure="leave it out for none")
     if params.thinking_token_budget not in (None, -1) and params.logprobs is not None:
         law = "left out with logprobs, since a token that nobody drew has none"
-        raise invalid("thinking_token_budget", law, params.thinking_token_budget)
+        raise invalid("thinking_token_budget", law, params.thinking_token_budget, cure="leave one of the two out")
     if params.min_tokens and params.max_tokens is not None and params.min_tokens > params.max_tokens:
         law = f"at most max_tokens, {params.max_tokens}"
         raise invalid("min_tokens", law, params.min_tokens, cure="lower it or raise max_tokens")
@@ -132,9 +134,10 @@ def validate_prompt_ids(ids: Any, *, vocab_size: int, param: str = "prompt") -> 
 def check_prompt_ids(ids: Any, *, vocab_size: int, param: str = "prompt") -> None:
     """Raise InvalidRequest unless `validate_prompt_ids` would return them; they may be u32[n] too."""
     if not isinstance(ids, list | tuple) and not (isinstance(ids, array) and ids.typecode == "I"):
-        raise invalid(param, "a list of token ids", ids)
+        raise invalid(param, "a list of token ids", ids, cure="send it as in [1, 2]")
     if not ids:
-        raise InvalidRequest(f"{param} must hold at least one token, got none", param=param, code="invalid_value")
+        message = f"{param} must hold at least one token, got none; send one"
+        raise InvalidRequest(message, param=param, code="invalid_value")
     _check_ids(ids, vocab_size, param)
 
 
@@ -142,36 +145,42 @@ def _check_stop(stop: Any) -> None:
     if isinstance(stop, str):
         stop = [stop]
     elif stop is not None and not isinstance(stop, list | tuple):
-        raise invalid("stop", f"a string or a list of at most {MAX_STOP_STRINGS} strings", stop)
+        law = f"a string or a list of at most {MAX_STOP_STRINGS} strings"
+        raise invalid("stop", law, stop, cure='send it as in ["text"]')
     _check_strings(stop, "stop", MAX_STOP_STRINGS, MAX_STOP_CHARS)
 
 
 def _check_strings(strings: Any, param: str, most: int, most_chars: int) -> None:
     if strings is None:
         return
-    if not isinstance(strings, list | tuple) or len(strings) > most:
-        given = strings if not isinstance(strings, list | tuple) else Verbatim(f"{len(strings)} of them")
-        raise invalid(param, f"a list of at most {most} strings", given)
+    _check_list(strings, param, f"a list of at most {most} strings", most, '["text"]')
     for string in strings:
         if not isinstance(string, str) or not 1 <= len(string) <= most_chars or not is_unicode(string):
-            raise invalid(param, f"made of strings of 1 to {most_chars} characters", string)
+            raise invalid(param, f"made of strings of 1 to {most_chars} characters", string, cure=DROP_ONE)
+
+
+def _check_list(values: Any, param: str, law: str, most: int, example: str) -> None:
+    if not isinstance(values, list | tuple):
+        raise invalid(param, law, values, cure=f"send it as in {example}")
+    if len(values) > most:
+        raise invalid(param, law, Verbatim(f"{len(values)} of them"), cure=DROP_SOME)
 
 
 def _check_id_list(ids: Any, vocab_size: int, param: str, most: int) -> None:
     if ids is None:
         return
-    if not isinstance(ids, list | tuple) or len(ids) > most:
-        given = ids if not isinstance(ids, list | tuple) else Verbatim(f"{len(ids)} of them")
-        raise invalid(param, f"a list of at most {most} token ids", given)
+    _check_list(ids, param, f"a list of at most {most} token ids", most, "[1, 2]")
     _check_ids(ids, vocab_size, param)
 
 
 def _check_logit_bias(bias: Any, vocab_size: int) -> None:
     if bias is None:
         return
-    if not isinstance(bias, dict) or len(bias) > MAX_LOGIT_BIAS:
-        given = bias if not isinstance(bias, dict) else Verbatim(f"{len(bias)} of them")
-        raise invalid("logit_bias", f"an object of at most {MAX_LOGIT_BIAS} token ids and their biases", given)
+    law = f"an object of at most {MAX_LOGIT_BIAS} token ids and their biases"
+    if not isinstance(bias, dict):
+        raise invalid("logit_bias", law, bias, cure='send it as in {"42": -100}')
+    if len(bias) > MAX_LOGIT_BIAS:
+        raise invalid("logit_bias", law, Verbatim(f"{len(bias)} of them"), cure=DROP_SOME)
     if _is_bias(bias, vocab_size):
         return
     ids, biases = Range(0, vocab_size - 1, "", integer=True), Range(-100, 100, "")
@@ -180,11 +189,12 @@ def _check_logit_bias(bias: Any, vocab_size: int) -> None:
         is_number = isinstance(key, str) and key.isascii() and key.isdigit() and (key[0] != "0" or key == "0")
         number = int(key) if is_number and len(key) <= 19 else key
         if isinstance(number, str) or not ids.allows(number):
-            raise invalid("logit_bias", f"made of token ids from 0 to {vocab_size - 1}", key)
+            raise invalid("logit_bias", f"made of token ids from 0 to {vocab_size - 1}", key, cure=DROP_ONE)
         if not biases.allows(value):
-            raise invalid("logit_bias", "made of biases from -100 to 100", Verbatim(f"{show(value)} for token {key}"))
+            given = Verbatim(f"{show(value)} for token {key}")
+            raise invalid("logit_bias", "made of biases from -100 to 100", given, cure=DROP_ONE)
     if len({int(key) for key in bias}) != len(bias):
-        raise invalid("logit_bias", "an object that names each token id once", bias)
+        raise invalid("logit_bias", "an object that names each token id once", bias, cure="leave one of the two out")
 
 
 def _is_bias(bias: dict[Any, Any], vocab_size: int) -> bool:
@@ -206,7 +216,8 @@ def _check_ids(ids: Sequence[Any], vocab_size: int, param: str) -> None:
         allowed = Range(0, vocab_size - 1, f"made of token ids from 0 to {vocab_size - 1}", integer=True)
         for position, token_id in enumerate(piece, start):
             if not allowed.allows(token_id):
-                raise invalid(param, allowed.law, Verbatim(f"{show(token_id)} at position {position}"))
+                given = Verbatim(f"{show(token_id)} at position {position}")
+                raise invalid(param, allowed.law, given, cure="take the ids of this model's tokenizer")
 
 
 def _are_ids(ids: Sequence[Any], vocab_size: int) -> bool:
@@ -292,7 +303,7 @@ def check_unicode(value: Any, name: str) -> None:
         return  # a vocabulary's ids are passed over at C speed
     for text in texts:
         if isinstance(text, str) and not text.isascii() and not is_unicode(text):
-            raise invalid(name, "valid Unicode", Verbatim("half of a surrogate pair"))
+            raise invalid(name, "valid Unicode", Verbatim("half of a surrogate pair"), cure="send both halves")
 
 
 _TYPES = re.compile(r"`(\w+(?: \| \w+)*)`")

@@ -25,5 +25,5 @@ class Tls:
         except (OSError, ValueError) as error:
             raise ConfigError(
                 "--ssl-certfile and --ssl-keyfile must be a certificate chain and its key in PEM, the key without "
-                f"password, got {self.certfile} and {self.keyfile or 'no other file'}: {error}"
+                f"password, got {self.certfile} and {self.keyfile or 'no other file'}: {error}; name others"
             ) from error

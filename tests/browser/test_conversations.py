@@ -200,15 +200,19 @@ def test_what_is_exported_is_imported_elsewhere_as_it_was(open_chat: Callable[..
         (lambda c: c.update(nodes=[]), "nodes must be messages"),
         (lambda c: c["nodes"][2].update(parent=2), "must follow an earlier one"),
         (lambda c: c["nodes"][2].update(parent="1"), "must follow an earlier one"),
-        (lambda c: c["nodes"][1].update(role="system"), "a role and a text"),
-        (lambda c: c["nodes"][1].update(text={"a": 1}), "a role and a text"),
+        (
+            lambda c: c["nodes"][1].update(role="system"),
+            'message 1 must have the role user or assistant, got "system"; change it in the file',
+        ),
+        (lambda c: c["nodes"][1].update(role=None), "the role user or assistant, got null; change it in the file"),
+        (lambda c: c["nodes"][1].update(text={"a": 1}), "message 1 must have a text, got an object"),
         (lambda c: c["nodes"][1].update(chosen=7), "chosen must be a version"),
         (lambda c: c["nodes"][1].update(files=[{"name": 1, "text": "a"}]), "files and calls must be texts"),
         (lambda c: c.update(nodes=[None, None]), "nodes must be messages, got null; export it again"),
         (lambda c: c["nodes"][2].update(calls=[None]), "files and calls must be texts in"),
-        (lambda c: c["nodes"][2].update(stats={"tokens": "x"}), "must be a number of at least 0, got a text"),
+        (lambda c: c["nodes"][2].update(stats={"tokens": "x"}), 'must be a number of at least 0, got "x"'),
     ],
-    ids=range(16),
+    ids=range(17),
 )
 def test_a_damaged_file_changes_nothing_and_is_said_to_be_so(chat: Chat, damage: Any, said: str) -> None:
     chat.ask("Mine")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from jaxinfer.llm.events import Event
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey
 from tests.browser.chat import Chat
@@ -11,6 +12,7 @@ from tests.browser.chat import Chat
 pytestmark = pytest.mark.slow
 
 KEY = "sk-hidden-0123456789"
+ASKS = "This server asks for an API key. Enter one to go on."
 
 
 @pytest.fixture
@@ -27,13 +29,13 @@ def kept(chat: Chat) -> tuple[str, str]:
 def test_a_key_is_asked_for_and_goes_into_a_header_alone(chat):
     sent: list[dict[str, str]] = []
     chat.page.on("request", lambda request: sent.append(request.headers))
-    assert "this server asks for an API key, got none" in chat.waits_for("#banner").inner_text()
+    assert chat.waits_for("#banner").inner_text().startswith(ASKS), "nothing of headers"
     assert chat.ask("Early").strip() == ""
-    assert "this server asks for an API key" in chat.waits_for(".error").inner_text()
+    assert chat.waits_for(".error").inner_text().startswith(ASKS)
     chat["#banner"].get_by_text("Enter a key").click()
     chat["#key"].fill("sk-wrong-0123456789")
     chat["#key"].press("Enter")
-    chat.waits_for("#banner", "got an unknown key")
+    chat.waits_for("#banner", "This server does not take the API key that you entered. Enter another.")
     chat["#banner"].get_by_text("Enter a key").click()
     chat["#key"].fill(KEY)
     chat["#key"].press("Enter")
@@ -53,6 +55,25 @@ def test_a_key_is_asked_for_and_goes_into_a_header_alone(chat):
     assert other.locator("#banner").is_visible(), "another tab is asked again"
 
 
+def test_a_key_is_asked_for_while_the_model_loads_and_then_the_progress_is_shown(open_chat, llm):
+    llm.status, llm.progress = "starting", Event("compile", "extend 16x16", 2, 27)
+    chat = open_chat()
+    chat.waits_for("#banner", f"Loading the model. {ASKS}")
+    chat["#banner"].get_by_text("Enter a key").click()
+    chat["#key"].fill("sk-wrong-0123456789")
+    chat["#key"].press("Enter")
+    chat.waits_for("#banner", "Loading the model. This server does not take the API key that you entered.")
+    chat["#banner"].get_by_text("Enter a key").click()
+    chat["#key"].fill(KEY)
+    chat.page.wait_for_timeout(1_500)
+    assert chat["#key"].input_value() == KEY, "what goes on behind the dialog changes nothing in it"
+    chat["#key"].press("Enter")
+    chat.waits_for("#banner", "Loading the model, compiling 3 of 27")
+    assert not chat["#banner button"].is_visible()
+    llm.status = "ready"
+    chat.waits_for("#model", "tiny")
+
+
 def test_a_key_is_remembered_when_that_is_asked_for_and_can_be_forgotten(chat):
     chat["#banner"].get_by_text("Enter a key").click()
     chat["#key"].fill(KEY)
@@ -69,5 +90,5 @@ def test_a_key_is_remembered_when_that_is_asked_for_and_can_be_forgotten(chat):
     chat["#key"].fill("")
     chat["#keep-key"].uncheck()
     chat.button("Use this key").click()
-    chat.waits_for("#banner", "got none")
+    chat.waits_for("#banner", ASKS)
     assert KEY not in "".join(kept(chat))

@@ -184,7 +184,7 @@ def small_targets(chat: Chat) -> list[str]:
     """Targets below 44 by 44 on touch; the text of a message may hold what it likes."""
     found: list[str] = chat.page.evaluate(
         """[...document.querySelectorAll(
-          "button, summary, select, textarea, input:not([type=checkbox]), label:has([type=checkbox])"
+          ".skip, button, summary, select, textarea, input:not([type=checkbox]), label:has([type=checkbox])"
         )].filter((element) => {
           const { width, height } = element.getBoundingClientRect();
           return element.checkVisibility({ visibilityProperty: true }) && width && (width < 44 || height < 44);

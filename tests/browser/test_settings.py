@@ -40,6 +40,22 @@ def test_a_wrong_setting_is_said_in_words_and_nothing_is_sent_until_it_is_right(
     assert chat.ended() == "Answer 1 to: Hi"
 
 
+def test_a_notice_of_a_wrong_setting_ends_with_it(chat: Chat, says: Any) -> None:
+    chat.page.keyboard.press("Control+,")
+    chat["#s-temperature"].fill("9")
+    chat.page.keyboard.press("Escape")
+    cures = (lambda: chat["#s-temperature"].fill("0.5"), lambda: chat.button("Reset to model defaults").click())
+    for cure in cures:
+        chat.send("Hi")
+        chat.waits_for(".notice.shown", "Temperature must be a number from 0 to 2, got 9.")
+        chat["#chosen"].click()
+        cure()
+        assert not chat[".notice.shown"].is_visible()
+        chat["#s-temperature"].fill("9")
+        chat.page.keyboard.press("Escape")
+    assert says.asked == []
+
+
 def test_an_edited_question_stays_in_its_editor_while_a_setting_is_wrong(chat: Chat, says: Any) -> None:
     chat.ask("First")
     chat.page.keyboard.press("Control+,")

@@ -99,8 +99,22 @@ def test_offline_with_an_empty_cache_names_the_switch(hub: FakeHub, monkeypatch:
 
 def test_a_half_downloaded_model_offline_names_the_missing_file(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     (resolve(TINY).folder / "model-00002-of-00002.safetensors").unlink()
+    for name, value, reason in (
+        ("ENDPOINT", "http://127.0.0.1:9", "the hub cannot be reached (ConnectError"),
+        ("HF_HUB_OFFLINE", True, "HF_HUB_OFFLINE is set; unset HF_HUB_OFFLINE to download"),
+    ):
+        monkeypatch.setattr(constants, name, value)
+        message = refusal_of(TINY)
+        assert "missing are model-00002-of-00002.safetensors; they were not downloaded: " in message
+        assert reason in message and "download the model again" not in message, "which is what has just failed"
+
+
+def test_what_no_network_would_mend_keeps_its_own_cure(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = resolve(TINY).folder
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text("{")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "model-00002-of-00002.safetensors" in refusal_of(TINY)
+    assert "correct or download it again" in refusal_of(TINY) and "HF_HUB_OFFLINE" not in refusal_of(TINY)
 
 
 def test_no_network_is_said_with_its_cure(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:

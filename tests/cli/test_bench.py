@@ -115,7 +115,7 @@ def test_lengths_that_cannot_fit_are_refused_before_anything_is_measured(cli, mo
     outcome = cli(*verb, "--max-model-len", "128")
     assert outcome.code == 2
     assert outcome.last_line == (
-        f"error: prompt and answer must have at most 128 tokens together (max_model_len), got {tokens}; shorten them"
+        f"error: prompt and answer must have at most 128 tokens together (--max-model-len), got {tokens}; shorten them"
     )
 
 

@@ -268,3 +268,23 @@ def test_a_verb_names_only_options_that_it_has(verb):
         for said in filter(None, (refusal(flag, "", own) for flag in flags.split() if flag not in own)):
             named = said.partition(": use --")[2].split(" ")[0].rstrip(",:;")
             assert not named or f"--{named}" in own, said
+
+
+@pytest.mark.parametrize(
+    ("flag", "values", "cure"),
+    [
+        ("--quantization", ("awq", "fp8", "gptq", "bitsandbytes"), "not yet: other methods, and checkpoints that have"),
+        ("--dtype", ("half", "float", "fp8"), "half is float16, float is float32; not yet: fp8"),
+        ("--load-format", ("gguf", "bitsandbytes", "runai_streamer"), "weights are read from safetensors alone"),
+        ("--device", ("tpu", "xpu", "cuda:1"), "not yet: other accelerators; the variable CUDA_VISIBLE_DEVICES picks"),
+        ("--attention-backend", ("FLASH_ATTN", "flashinfer", "triton"), "attention is chosen for the device"),
+        ("--tool-call-parser", ("mistral", "granite"), "the model's chat template says it"),
+        ("--reasoning-parser", ("granite", "deepseek-v3"), "the model's chat template says it"),
+        ("--generation-config", ("vllm",), "none reads none"),
+    ],
+)
+def test_another_program_s_value_of_our_flag_is_told_why_not(cli, flag, values, cure):
+    for value in values:
+        outcome = cli("serve", "demo", flag, value)
+        assert outcome.code == 2 and outcome.last_line.startswith(f"error: {flag} must be one of auto, ")
+        assert cure in outcome.last_line.partition(f"got '{value}'; ")[2]

@@ -116,7 +116,10 @@ def test_help_all_lists_every_setting_under_a_heading(cli, verb):
             "see `jaxinfer bench serve --help`",
         ),
         (["serve", "a", "-m", "b"], "error: there must be one model, got 'a' and --model 'b'; drop one"),
-        (["serve", "--port", "70000"], "error: --port must be an integer in 0 .. 65535, got '70000'"),
+        (
+            ["serve", "--port", "70000"],
+            "error: --port must be an integer in 0 .. 65535, got '70000'; leave it out for 8000",
+        ),
         (
             ["run", "hi", "--max-num-seqs", "many"],
             "error: --max-num-seqs must be an integer in 1 .. 4096 or auto, got 'many'; leave it out for its default",

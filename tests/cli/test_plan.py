@@ -61,7 +61,7 @@ def test_the_backends_are_those_of_the_device_that_is_planned_for(cli, folder):
 def test_a_backend_that_the_device_cannot_run_is_refused(cli, folder):
     outcome = cli("plan", folder, "--for", "a100", "--attention-backend", "mosaic")
     assert outcome.code == 2
-    assert "got NVIDIA A100 (8.0); set attention_backend to auto" in outcome.last_line
+    assert "got NVIDIA A100 (8.0); set --attention-backend to auto" in outcome.last_line
 
 
 def test_settings_change_the_plan_and_are_named(cli, folder):
@@ -73,7 +73,7 @@ def test_settings_change_the_plan_and_are_named(cli, folder):
 def test_a_model_that_does_not_fit_ends_in_a_value_that_does(cli, folder):
     outcome = cli("plan", folder, "--for", "l4", "--max-model-len", "32K")
     assert outcome.code == 2
-    assert "lower max_model_len to 23488" in outcome.last_line
+    assert "lower --max-model-len to 23488" in outcome.last_line
     assert cli("plan", folder, "--for", "l4", "--max-model-len", "23488").code == 0
 
 
@@ -102,7 +102,7 @@ def test_a_context_that_does_not_fit_names_a_shorter_one_and_a_card(cli, folder)
     outcome = cli("plan", folder, "--for", "3090", "--max-model-len", "40000")
     assert outcome.code == 2
     assert rows(outcome)["fits"].strip().startswith("no: the pages must hold one sequence of 40000 tokens")
-    assert "lower max_model_len to 30656" in outcome.last_line
+    assert "lower --max-model-len to 30656" in outcome.last_line
     assert outcome.last_line.endswith("or take a card that holds it (--for 5090, l40s, h100)")
 
 
@@ -175,7 +175,10 @@ def test_an_unknown_name_offline_is_told_what_ships(cli, monkeypatch, tmp_path):
 
 def test_memory_can_be_set(cli, folder):
     assert "NVIDIA L4, 37.3 GiB free" in cli("plan", folder, "--for", "l4", "--memory", "40g").out
-    assert "--memory must be bytes, as in 80G, got 'much'" in cli("plan", folder, "--for", "l4", "--memory", "much").err
+    assert (
+        "--memory must be bytes, got 'much'; write it as in 80G"
+        in cli("plan", folder, "--for", "l4", "--memory", "much").err
+    )
     outcome = cli("plan", folder, "--for", "l4", "--memory", "8")
     assert outcome.last_line.endswith(
         "--memory must be at least 1M of bytes, as in 80G, got '8'; add a unit: --memory 8G"

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from jaxinfer.cli import servers
 from jaxinfer.cli.ps import aligned, duration
 from jaxinfer.server import presence
 from tests.server.fakes import FakeLLM
@@ -82,11 +83,36 @@ def test_servers_that_run_were_killed_or_hang_are_told_apart(cli, home):
         assert [line[0] for line in lines(cli)] == [other]
         assert [path.stem for path in home.iterdir()] == [str(second.pid)]
         os.kill(second.pid, signal.SIGSTOP)
-        assert lines(cli) == [["?", "?", str(second.pid), "?", "no answer in 2 s", "?", "?", "?"]]
+        hung = cli("ps")
+        assert hung.err == f"waiting up to 2 s for the server with pid {second.pid}, which does not answer\n"
+        assert re.split(r"\s{2,}", hung.out.splitlines()[1])[2:5] == [str(second.pid), "?", "no answer in 2 s"]
         os.kill(second.pid, signal.SIGCONT)
         second.send_signal(signal.SIGTERM)
         assert second.wait(20) == 0
         assert cli("ps").out == NONE and list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "code"), [(("ps",), 0), (("stop", "x"), 2), (("rm", "org/x", "--yes"), 2), (("run", "word", "hi"), 0)]
+)
+def test_whoever_waits_for_a_server_that_hangs_is_told_so_at_once(cli, model, home, monkeypatch, tmp_path, verb, code):
+    monkeypatch.setattr(servers, "PATIENCE_S", 0.4)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home.parent))
+    cache = tmp_path / "models--org--x"
+    (cache / "snapshots" / "abc").mkdir(parents=True)
+    (cache / "snapshots" / "abc" / "config.json").write_text("{}")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("abc")
+    home.mkdir(mode=0o700)
+    where = ("--download-dir", str(tmp_path)) if verb[0] == "rm" else ()
+    with socket.socket(socket.AF_UNIX) as hung:
+        hung.bind(str(home / "17.sock"))
+        hung.listen()
+        outcome = cli(*verb, *where)
+        quiet = cli(*verb, "-q") if verb[0] in ("stop", "run") else None
+    said = "waiting up to 0.4 s for the server with pid 17, which does not answer"
+    assert (outcome.code, outcome.err.splitlines()[0]) == (code, said)
+    assert quiet is None or said not in quiet.err
 
 
 def announced(llm: FakeLLM, cli) -> list[list[str]]:

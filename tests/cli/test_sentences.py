@@ -1,15 +1,21 @@
 """Sentences of refusals: requirement, value, cure, before anything is listened on or loaded."""
 
+import ast
 import os
+from pathlib import Path
 
 import pytest
 
+import jaxinfer
 from jaxinfer.bench.http_client import sentence_of
 from jaxinfer.cli.conversation import read_saved
+from jaxinfer.cli.options import as_given
 from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.runtime import nvidia
 
-LONG = "error: max_model_len must be at most what the model can address, 2048, got 102400; lower it to 2048"
+NAME = "max_model_len"
+ROOT = Path(jaxinfer.__path__[0])
+LONG = "error: --max-model-len must be at most what the model can address, 2048, got 102400; lower it to 2048"
 
 
 @pytest.mark.parametrize(
@@ -20,7 +26,7 @@ LONG = "error: max_model_len must be at most what the model can address, 2048, g
         (
             ["run", "demo", "hi", "--max-tokens", "0"],
             2,
-            "error: max_tokens must be an integer of at least 1 and below 2^63, got 0; leave it out for its default",
+            "error: --max-tokens must be an integer of at least 1 and below 2^63, got 0; leave it out for its default",
         ),
         (["connect", "nosuch"], 2, "error: CLIENT must be one of curl, openai-python, "),
         (["bench", "serve", "--requests", "0"], 2, "error: --requests must be in x>=1, got 0; see "),
@@ -34,6 +40,24 @@ LONG = "error: max_model_len must be at most what the model can address, 2048, g
         ),
         (["bench", "serve", "-v"], 2, "error: unknown option of jaxinfer bench serve '-v'"),
         (["stop", ""], 2, "error: no server of yours is '', running: "),
+        (["stop", "nothere"], 2, "error: no server of yours is 'nothere', running: none; there is nothing to stop"),
+        (
+            ["run", "demo", "hi", "--temperature", "-1"],
+            2,
+            "error: --temperature must be a number from 0 (greedy) to 2, ",
+        ),
+        (["batch", "rows.jsonl", "-o", "-", "--top-p", "3"], 2, "error: --top-p must be a number above 0 and at most "),
+        (
+            ["serve", "demo", "--enable-prefix-caching", "--kv-layout", "contiguous"],
+            2,
+            "error: --enable-prefix-caching must be false with --kv-layout contiguous, whose pages belong to one ",
+        ),
+        (["serve", "--port", "99999"], 2, "error: --port must be an integer in 0 .. 65535, got '99999'; leave it out "),
+        (
+            ["serve", "--max-body-bytes", "x"],
+            2,
+            "error: --max-body-bytes must be a number of bytes of at least 1, got ",
+        ),
         (["nosuch"], 2, "error: unknown command 'nosuch', known are batch, bench, chat, "),
         (["serv"], 2, "error: unknown command 'serv', did you mean 'serve'?"),
         (["serve", "demo", "--max-model-len", "100K"], 2, LONG),
@@ -46,6 +70,53 @@ def test_a_wrong_value_is_told_as_requirement_value_and_cure(cli, monkeypatch, m
     outcome = cli(*arguments)
     assert (outcome.code, outcome.last_line[: len(last_line)]) == (code, last_line)
     assert "listen" not in outcome.err and not model.made
+
+
+def test_a_fault_names_a_setting_as_it_was_given(cli, monkeypatch, model, tmp_path):
+    monkeypatch.setenv("JAXINFER_MAX_MODEL_LEN", "100K")
+    assert cli("serve", "demo").last_line == LONG.replace("--max-model-len", "JAXINFER_MAX_MODEL_LEN")
+    monkeypatch.delenv("JAXINFER_MAX_MODEL_LEN")
+    file = tmp_path / "long.toml"
+    file.write_text("max_model_len = 102400")
+    assert cli("serve", "demo", "--config", os.fspath(file)).last_line == LONG.replace("--max-model-len", NAME)
+    others = "not /x/num_pages, generation_config.json or 'run_ahead'"
+    said = as_given(f"max_num_seqs 4 of page_size (--page-size), {others}", {})
+    assert said == f"--max-num-seqs 4 of --page-size, {others}"
+
+
+def texts_in(node: ast.AST) -> str:
+    values = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+    return " ".join(value for value in values if isinstance(value, str))
+
+
+def said_by(fault: ast.Call, scopes: list[ast.AST]) -> str:
+    """The words of a refusal, those of the names that it is made of included."""
+    assigned = [node for scope in scopes for node in ast.walk(scope) if isinstance(node, ast.Assign)]
+    names = {node.id for node in ast.walk(fault) if isinstance(node, ast.Name)}
+    own = [node.value for node in assigned if isinstance(node.targets[0], ast.Name) and node.targets[0].id in names]
+    return " ".join(map(texts_in, (fault, *own)))
+
+
+REFUSALS = {"ConfigError", "CheckpointError", "BatchError", "EngineError", "PortInUse"}
+CURED = {"unknown_name", "unknown", "silence", "NO_DRIVER"}  # what makes the whole sentence, or its end
+OF_USERS = ("cli", "offline", "server/tenants.py", "server/tls.py", "bench/report.py", "files.py")
+NOT_OF_THE_USER = {"the start was interrupted", "the engine was stopped while it answered row "}  # they are told of
+
+
+def test_every_refusal_of_the_command_line_ends_with_a_cure():
+    found = []
+    for path in (each for room in OF_USERS for each in sorted((ROOT / room).rglob("*.py")) or [ROOT / room]):
+        module = ast.parse(path.read_text("utf-8"))
+        for function in (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
+            for node in ast.walk(function):
+                fault = node.exc if isinstance(node, ast.Raise) else None
+                if not isinstance(fault, ast.Call) or getattr(fault.func, "id", "") not in REFUSALS:
+                    continue
+                words = {getattr(part, "id", getattr(part, "attr", "")) for part in ast.walk(fault)}
+                said = said_by(fault, [function, *(each for each in module.body if isinstance(each, ast.Assign))])
+                if said.strip() and not words & CURED and not set(";?`") & set(said) and said not in NOT_OF_THE_USER:
+                    found.append(f"{path.name}:{node.lineno}: {said}")
+    assert found == []
 
 
 def test_a_broken_template_of_the_user_s_is_named_before_anything_is_loaded(cli, model, tmp_path):

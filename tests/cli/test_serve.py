@@ -42,7 +42,7 @@ def test_by_default_the_demo_is_served_on_this_machine_alone(cli, model, served)
     assert served == [("127.0.0.1", 8000, 30.0)]
     assert model.configs[0].model == "demo"
     lines = outcome.err.splitlines()
-    assert lines[0].endswith(": demo, the bundled demo model")
+    assert lines[0].endswith(": demo, the bundled demo model, no useful assistant (no MODEL was named)")
     assert lines[-2] == "serving  tiny, org/tiny-1B at http://127.0.0.1:8000/v1, a chat page at http://127.0.0.1:8000"
     assert lines[-1].startswith("try it   curl -N http://127.0.0.1:8000/v1/chat/completions ")
 
@@ -79,7 +79,11 @@ def test_the_defaults_the_note_and_the_open_door_are_named():
 
 
 def test_random_weights_are_named_from_the_first_line_on(cli, model, served):
-    assert cli("serve", "tiny", "--load-format", "dummy").err.splitlines()[0].endswith(": tiny, with random weights")
+    assert (
+        cli("serve", "tiny", "--load-format", "dummy")
+        .err.splitlines()[0]
+        .endswith(": tiny, with random weights: its answers mean nothing")
+    )
 
 
 def test_the_curl_line_can_be_pasted():

@@ -63,7 +63,7 @@ def test_no_weights_are_needed(cli, built):
 def test_without_a_cache_there_is_nothing_to_warm(cli, built):
     outcome = cli("warmup", "--compile-cache-dir", "")
     assert outcome.code == 2
-    assert outcome.last_line == "error: warmup fills the compile cache, compile_cache_dir is '' (none); name a folder"
+    assert outcome.last_line == "error: warmup fills the compile cache, --compile-cache-dir is '' (none); name a folder"
     assert built == []
 
 

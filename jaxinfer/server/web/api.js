@@ -1,9 +1,9 @@
 // Asking the server.
 
-/** What the server refused, in its own words. */
+/** What the server refused, in its own words where there are none for people. key: that the request brought. */
 class Refusal extends Error {
-  constructor(status, { message, code, param }, retryAfterS) {
-    super(FOR_PEOPLE[code]?.(message) ?? message);
+  constructor(status, { message, code, param }, retryAfterS, key) {
+    super(FOR_PEOPLE[code]?.(message, key) ?? message);
     this.status = status;
     this.code = code;
     this.param = param;
@@ -18,6 +18,7 @@ const OF_SESSION = ["session_busy", "too_many_sessions", "session_not_found"];
 // What the server says to programs, in words for people
 const TOO_LONG = "context_length_exceeded";
 const FOR_PEOPLE = {
+  invalid_api_key: (message, key) => (key ? "This server does not take the API key that you entered. Enter another." : "This server asks for an API key. Enter one to go on."),
   starting: () => "The model is still loading. Try again when it is ready.",
   [TOO_LONG]: (message) => `This conversation is too long for the model. All of its messages and files count, and the answer. ${message.replace(` (${TOO_LONG})`, "")}.`,
 };
@@ -62,7 +63,7 @@ class Server {
     }
     if (response.ok) return response;
     const text = await response.text();
-    throw new Refusal(response.status, errorIn(text, response.status), Number(response.headers.get("retry-after")) || 0);
+    throw new Refusal(response.status, errorIn(text, response.status), Number(response.headers.get("retry-after")) || 0, this.key);
   }
 
   /** Whether somebody answers at all, if only what this page may not read. */

@@ -33,6 +33,7 @@ class Page {
     this.runs = new Map();
     this.views = new Map();
     this.isStarting = false;
+    this.faultNotice = "";
     this.follows = true;
     this.isPainting = false;
     this.restUntil = 0;
@@ -66,7 +67,7 @@ class Page {
       isStarting = error.code === "starting";
       const isKey = error.status === 401;
       if (isStarting) await this.showStart();
-      else this.trouble("server", { text: error.message, ...(isKey && { action: "Enter a key", onClick: () => this.askForKey() }) });
+      else this.trouble("server", { text: error.message, ...(isKey && this.keyCure()) });
       const waitMs = isStarting ? START_MS : 1000 * Math.max(RETRY_S, error.retryAfterS ?? 0);
       if (!isKey) this.retryTimer = setTimeout(() => this.connect(), waitMs);
     }
@@ -77,8 +78,17 @@ class Page {
 
   /** Say how far the server's start is. Where the server does not tell it this time, what was said stays. */
   async showStart() {
-    const load = await this.server.json("/load").catch((error) => console.info(error.message));
-    if (load || !this.isStarting) this.trouble("server", startOf(load?.start));
+    try {
+      this.trouble("server", startOf((await this.server.json("/load")).start));
+    } catch (error) {
+      console.info(error.message);
+      if (error.status === 401) this.trouble("server", { text: `${startOf().text}. ${error.message}`, ...this.keyCure() });
+      else if (!this.isStarting) this.trouble("server", startOf());
+    }
+  }
+
+  keyCure() {
+    return { action: "Enter a key", onClick: () => this.askForKey() };
   }
 
   askForKey() {
@@ -97,8 +107,10 @@ class Page {
     bar.value = shown?.share ?? 0;
     banner.hidden = !shown;
     if (said.textContent !== (shown?.text ?? "")) {
+      hushOf(said.textContent);
       said.textContent = shown?.text ?? "";
-      if (shown && bar.hidden && openDialog()) notify(shown.text, shown.action, shown.onClick); // the banner is beneath it
+      const isAsked = shown?.action && byId("key-dialog").open;
+      if (shown && bar.hidden && openDialog() && !isAsked) notify(shown.text, shown.action, shown.onClick); // the banner is beneath it
     }
     button.hidden = !shown?.action;
     button.textContent = shown?.action ?? "";
@@ -194,7 +206,10 @@ class Page {
   canAsk() {
     if (this.isRunning(this.current)) return false;
     const fault = faultIn(this.current.settings);
-    if (fault) notify(`${fault}.`, "Settings", () => this.openSettings());
+    if (fault) {
+      this.faultNotice = `${fault}.`;
+      notify(this.faultNotice, "Settings", () => this.openSettings());
+    }
     return !fault;
   }
 
@@ -401,6 +416,7 @@ class Page {
   showChosen() {
     const fault = faultIn(this.current.settings);
     const text = fault || describe(this.current.settings);
+    if (this.faultNotice && this.faultNotice !== `${fault}.`) hushOf(this.faultNotice);
     byId("chosen").hidden = !text;
     byId("chosen").classList.toggle("fault", fault !== "");
     byId("chosen").textContent = text;

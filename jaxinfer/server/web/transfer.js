@@ -3,6 +3,7 @@
 const FORMAT = "jaxinfer-conversations";
 const VERSION = 1;
 const ROLES = ["user", "assistant"];
+const SHOWN_CHARS = 40; // of a text that is wrong
 
 function exported(conversations) {
   return JSON.stringify({ format: FORMAT, version: VERSION, conversations });
@@ -12,7 +13,7 @@ function exported(conversations) {
 function imported(text) {
   const file = parsed(text);
   const { format, version, conversations } = isObject(file) ? file : {};
-  must(format === FORMAT, "the file must be an export of this page", isText(format) ? format.slice(0, 40) : "another format");
+  must(format === FORMAT, "the file must be an export of this page", isText(format) ? format.slice(0, SHOWN_CHARS) : "another format");
   must(version === VERSION, `the file must be an export of version ${VERSION}`, shown(version), "import it with a jaxinfer that reads it");
   must(Array.isArray(conversations), "the file must have a list of conversations", shown(conversations));
   return conversations.map((value, i) => conversationFrom(value, `conversation ${i + 1} is damaged: `));
@@ -39,7 +40,7 @@ const isCount = (value) => Number.isFinite(value) && value >= 0;
 function shown(value) {
   if (value === undefined) return "nothing";
   if (Array.isArray(value)) return "a list";
-  return isObject(value) ? "an object" : isText(value) ? "a text" : String(value);
+  return isObject(value) ? "an object" : isText(value) ? JSON.stringify(value.slice(0, SHOWN_CHARS)) : String(value);
 }
 
 /** The fields of an object that `laws` names, [law, check] each; null is a field that is left out. at: its place. */
@@ -82,7 +83,8 @@ function conversationFrom(value, at) {
 function messageFrom(node, number, at) {
   const { parent, role, text } = node;
   must(Number.isInteger(parent) && parent >= 0 && parent < number, `${at} must follow an earlier one`, shown(parent));
-  must(ROLES.includes(role) && isText(text), `${at} must have a role and a text`, `${shown(role)} and ${shown(text)}`);
+  must(ROLES.includes(role), `${at} must have the role ${ROLES.join(" or ")}`, shown(role), "change it in the file");
+  must(isText(text), `${at} must have a text`, shown(text));
   const made = { parent, role, text, ...fieldsFrom(node, OF_MESSAGE, at) };
   if (made.error) made.error = { message: "", ...fieldsFrom(made.error, { message: A_TEXT, tooLong: A_TEXT }, `the error of ${at}`) };
   if (made.stats) made.stats = fieldsFrom(made.stats, OF_STATS, `the stats of ${at}`);

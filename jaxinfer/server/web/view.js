@@ -77,6 +77,11 @@ function hushIfRead() {
   if (document.querySelector(".notice.shown > button[hidden]")) hush();
 }
 
+/** What this notice says is no longer so: end it. */
+function hushOf(text) {
+  if (document.querySelector(".notice.shown > span")?.textContent === text) hush();
+}
+
 /** Mark where the texts below `node` have `sought`. Returns the element of the first place, or undefined. */
 function markPlaces(node, sought) {
   const places = [];
