@@ -1,6 +1,7 @@
 """`jaxinfer batch` from its command line: exit codes, pipes, what it says, and being killed again and again."""
 
 import contextlib
+import itertools
 import json
 import os
 import pty
@@ -37,7 +38,7 @@ DEMO = (
     "--max-num-batched-tokens",
     "64",
 )
-NUM_ROWS, NUM_BAD, NUM_KILLS = 2000, 40, 10
+NUM_ROWS, NUM_BAD = 2000, 40
 
 
 def environment() -> dict[str, str]:
@@ -208,14 +209,14 @@ def killed(command: list[str], journal: Path, after: int, pause_s: float) -> boo
     return process.returncode == -signal.SIGKILL
 
 
-def killed_again_and_again(command: list[str], output: Path, journal: Path) -> None:
-    """Kill one job NUM_KILLS times, at random moments. A run that ended before its kill is undone, and all begun anew.
+def killed_again_and_again(command: list[str], output: Path, journal: Path, num_kills: int) -> None:
+    """Kill one job so often, at random moments. A run that ended before its kill is undone, and all begun anew.
 
     The last moments are left to tests/offline/test_killed.py, which kills before each call that publishes.
     """
     chance, num_landed = random.Random(), 0
-    while num_landed < NUM_KILLS:
-        for after in sorted(chance.randrange(NUM_ROWS * 19 // 20) for _ in range(NUM_KILLS - num_landed)):
+    while num_landed < num_kills:
+        for after in sorted(chance.randrange(NUM_ROWS * 19 // 20) for _ in range(num_kills - num_landed)):
             if killed(command, journal, after, chance.random() / 20) and not output.exists():
                 num_landed += 1
             else:
@@ -228,10 +229,12 @@ def killed_again_and_again(command: list[str], output: Path, journal: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("ending", "model"), [("jsonl", DEMO), ("csv", DRY), ("parquet", DRY)])
-def test_killed_ten_times_and_resumed_every_row_is_there_once(tmp_path, ending, model, executables, monkeypatch):
-    """The demo computes its answers: a resumed job's batches are others than the whole one's, its texts are not. For
-    the other formats, whose rows and answers are the same once they are read, its dozen starts would take minutes.
+@pytest.mark.parametrize(("ending", "model", "num_kills"), [("jsonl", DEMO, 10), ("csv", DRY, 2), ("parquet", DRY, 2)])
+def test_killed_again_and_again_and_resumed_every_row_is_there_once(
+    tmp_path, ending, model, num_kills, executables, monkeypatch
+):
+    """The demo computes its answers: a resumed job's batches are others than the whole one's, its texts are not. The
+    journal is the same for each format: twice is enough for a reader to go on in the middle of its file, and again.
     """
     monkeypatch.setenv("JAXINFER_COMPILE_CACHE_DIR", str(executables))
     assert ending != "parquet" or (CLIENTS / "pyarrow" / ".installed").exists(), "there is no pyarrow; run make clients"
@@ -245,7 +248,7 @@ def test_killed_ten_times_and_resumed_every_row_is_there_once(tmp_path, ending, 
     journal = tmp_path / f"out.{ending}.partial"
     slowly = () if model == DEMO else ("--dry-run-step-ms", "2")
     command = [*both, *slowly, "-o", str(output), "--resume"]
-    killed_again_and_again(command, output, journal)
+    killed_again_and_again(command, output, journal, num_kills)
     done = subprocess.run(command, env=environment(), capture_output=True, timeout=240)
     assert done.returncode == 7 and b"resumed  " in done.stderr, done.stderr
 
@@ -313,63 +316,69 @@ def test_killed_while_the_model_is_loaded_and_later_openai_s_rows_are_answered_o
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl", "whole.jsonl"]
 
 
-ROWS_OF_A_MILLION = 1_000_000
+MANY_ROWS = 250_000
+# Bytes: a leak of 57 a row grew 8 MiB steadily, none 0.3 to 4; an output of which each row is kept takes 110 a row
+MOST_GROWN, MOST_AT_ONCE, MOST_PUBLISHING = 7 * 2**20, 50 * 2**20, 25 * 2**20
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3000)
-def test_a_million_rows_take_no_more_memory_at_the_end_than_at_the_beginning(tmp_path):
+@pytest.mark.timeout(900)
+def test_a_quarter_of_a_million_rows_take_no_more_memory_at_the_end_than_at_the_beginning(tmp_path):
     source, output, journal = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "out.jsonl.partial"))
     with source.open("w") as file:
-        for i in range(ROWS_OF_A_MILLION):
+        for i in range(MANY_ROWS):
             file.write(f'{{"prompt": "row {i:07}", "max_tokens": 1}}\n')
     # steps as long as a device's: those that take no time are of a row or two, and cost as much as steps of hundreds
     command = [*CALL, "--dry-run", "--dry-run-step-ms", "20", "-i", str(source), "-o", str(output)]
-    samples: list[tuple[int, int]] = []  # bytes of the journal, resident bytes of the program and its engine
+    samples: list[tuple[int, int, int]] = []  # bytes of the journal, resident bytes of the program and of its engine
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) as process:
         while process.poll() is None:
             held = resident(process.pid)
             with contextlib.suppress(FileNotFoundError):  # not begun yet, or the output is there
-                samples.append((journal.stat().st_size, held))  # after: what is not whole yet has its engine
-            time.sleep(0.2)
+                samples.append((journal.stat().st_size, *held))  # after: what is not whole yet has its engine
+            time.sleep(0.05)
         assert process.returncode == 0, process.stderr and process.stderr.read()
     with output.open() as file:
         numbers = [int(line[7 : line.index(",")]) for line in file]  # {"row":N,
-    assert numbers == list(range(1, ROWS_OF_A_MILLION + 1))
-    least, most = bounds(samples)
-    assert most - least < 50 * 2**20, f"resident MiB from 1 % on: {least // 2**20} to {most // 2**20}"
+    assert numbers == list(range(1, MANY_ROWS + 1))
+    steadily, at_once, publishing = grown(samples)
+    figures = f"KiB: {steadily // 2**10:,} steadily, {at_once // 2**10:,} at once, {publishing // 2**10:,} at the end"
+    assert steadily < MOST_GROWN and at_once < MOST_AT_ONCE and publishing < MOST_PUBLISHING, figures
 
 
-def bounds(samples: list[tuple[int, int]]) -> tuple[int, int]:
-    """The least memory while rows are answered, from 1 % of the journal on, and the most until the output is there.
-
-    While it is made of the whole journal the engine is gone already, and its memory with it.
+def grown(samples: list[tuple[int, int, int]]) -> tuple[int, int, int]:
+    """How many bytes the program and its engine grew in all tenths of the journal but the first, where they start, and
+    the one in which they grew most; in that one; and the program, while the output is made of the whole journal, when
+    its engine is gone.
     """
     whole = samples[-1][0]
-    answering = [held for size, held in samples if whole / 100 <= size < whole]
-    publishing = [held for size, held in samples if size == whole]
-    assert len(answering) > 100 and publishing, f"{len(answering)} and {len(publishing)} samples are too few to judge"
-    return min(answering), max(answering + publishing)
+    answering = [(size, own + engine) for size, own, engine in samples if size < whole]
+    most = [max((held for size, held in answering if size * 10 <= whole * tenth), default=0) for tenth in range(1, 11)]
+    assert most[0] and len(answering) > 100, f"{len(answering)} samples are too few to judge"
+    *steps, at_once = sorted(later - earlier for earlier, later in itertools.pairwise(most))
+    before = max(own for size, own, _ in samples if size < whole)
+    return sum(steps), at_once, max(own for size, own, _ in samples if size == whole) - before
 
 
 def test_memory_that_grows_between_its_samples_is_found():
-    flat = [(size, 100 * 2**20) for size in range(1001)]
-    assert bounds(flat) == (100 * 2**20, 100 * 2**20)
-    early = [(size, 2**20) if size < 10 else (size, held) for size, held in flat]
-    assert bounds([*early, (1000, 0)]) == bounds(flat), "before 1 % it is starting; at the end its engine is gone"
-    for at in (300, 1000):
-        assert bounds([(size, held + 2**30 * (size == at)) for size, held in flat])[1] > 2**30
+    flat = [(size, 100, 200) for size in range(1001)]
+    assert grown(flat) == (0, 0, 0)
+    early = [(size, 1, 1) if size < 50 else (size, own, engine) for size, own, engine in flat]
+    assert grown([*early, (1000, 100, 0)]) == (0, 0, 0), "it is starting; at the end its engine is gone"
+    assert grown([(size, own + size, engine) for size, own, engine in flat]) == (799, 100, 1)
+    assert grown([(size, own, engine + 30 * (size == 300)) for size, own, engine in flat]) == (0, 30, 0)
+    assert grown([(size, own + 30 * (size == 1000), engine) for size, own, engine in flat]) == (0, 0, 30)
 
 
-def resident(pid: int) -> int:
-    """Bytes of a process and its children; 0 for one that has just ended."""
+def resident(pid: int) -> tuple[int, int]:
+    """Bytes of a process, and of its children and theirs; 0 for one that has just ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except (FileNotFoundError, ProcessLookupError):
-        return 0
+        return 0, 0
     own = next((line for line in status.splitlines() if line.startswith("VmRSS")), "VmRSS: 0 kB")
-    return int(own.split()[1]) * 1024 + sum(resident(int(child)) for child in children)
+    return int(own.split()[1]) * 1024, sum(sum(resident(int(child))) for child in children)
 
 
 @pytest.mark.parametrize("words", [["in.jsonl"], ["org/tiny-1B", "in.jsonl"], ["org/tiny-1B", "-i", "in.jsonl"]])
