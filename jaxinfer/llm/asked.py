@@ -177,7 +177,7 @@ async def rendered(llm: AsyncLLM, chat: ChatRequest) -> tuple[list[int], int]:
 def _reading(llm: AsyncLLM, chat: ChatRequest, prompt: Sequence[int]) -> Reading | None:
     reading = llm.reading(prompt, None if chat.tools is None else chat.tools.use, chat.sampling)
     if chat.wire.reasoning_effort == "none" and reading is not None and reading.start == "thinking":
-        raise invalid("reasoning_effort", "above none for this model, which always thinks", "none")
+        raise invalid("reasoning_effort", "above none for this model, which always thinks", "none", cure="leave it out")
     return reading
 
 

@@ -86,7 +86,9 @@ def _thoughts(budget: int | None, reading: Reading | None) -> ThoughtLimit | Non
     if budget is None:
         return None
     if reading is None or reading.thinking is None:
-        raise invalid("thinking_token_budget", "left out but for a chat with a model that thinks", budget)
+        raise invalid(
+            "thinking_token_budget", "left out but for a chat with a model that thinks", budget, cure="leave it out"
+        )
     if reading.start == "answering":
         return None
     tags = reading.thinking
@@ -105,7 +107,7 @@ def prepare_embedding(
 ) -> Request:
     """Validate one request for an embedding. Raises InvalidRequest."""
     if pooling not in POOLINGS:
-        raise invalid("pooling", f"one of {', '.join(POOLINGS)}", pooling)
+        raise invalid("pooling", f"one of {', '.join(POOLINGS)}", pooling, cure="leave it out for its default")
     check_prompt_ids(prompt_ids, vocab_size=info.vocab_size, param="input")
     check_input_length(len(prompt_ids), info.max_model_len, param="input")
     _check_room(len(prompt_ids), 1, limits, "input")

@@ -128,7 +128,7 @@ def check_continue(messages: list[dict[str, Any]], add_generation_prompt: bool |
         )
     if messages[-1]["role"] != "assistant":
         law = "used with a last message whose role is assistant"
-        raise invalid("continue_final_message", law, messages[-1]["role"])
+        raise invalid("continue_final_message", law, messages[-1]["role"], cure="leave it out for a new message")
     return False
 
 
@@ -143,7 +143,7 @@ def check_template_kwargs(kwargs: dict[str, Any]) -> None:
                 code="unsupported_parameter",
             )
         if not isinstance(value, str if name == "date_string" else bool):
-            raise invalid(param, "a string" if name == "date_string" else "true or false", value)
+            raise invalid(param, "a string" if name == "date_string" else "true or false", value, cure="leave it out")
 
 
 def switched(kwargs: dict[str, Any], effort: Effort | None) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def num_logprobs(wanted: bool, top: Any, most: int = MAX_LOGPROBS) -> int | None
         return 0 if wanted else None
     allowed = Range(0, most, f"an integer from 0 to {most} (max_logprobs)", integer=True)
     if not allowed.allows(top):
-        raise invalid("top_logprobs", allowed.law, top)
+        raise invalid("top_logprobs", allowed.law, top, cure="leave it out for none")
     if top and not wanted:
         raise invalid("top_logprobs", "0 or come with logprobs set to true", top, cure="set logprobs to true")
     return int(top) if wanted else None
@@ -175,5 +175,5 @@ def _newer_max_tokens(body: dict[str, Any]) -> dict[str, Any]:
     if value is None:
         return body
     if not NUMBERS["max_tokens"].allows(value):
-        raise invalid("max_completion_tokens", NUMBERS["max_tokens"].law, value)
+        raise invalid("max_completion_tokens", NUMBERS["max_tokens"].law, value, cure="leave it out for its default")
     return {**body, "max_tokens": value}

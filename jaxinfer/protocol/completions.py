@@ -72,7 +72,7 @@ def read_completion(body: dict[str, Any], *, vocab_size: int) -> CompletionReque
     check_stream_logprobs(wire, sampling)
     check_truncation(wire)
     if wire.best_of is not None and (type(wire.best_of) is not int or wire.best_of != sampling.n):
-        raise invalid("best_of", "left out or equal to n, an integer", wire.best_of)
+        raise invalid("best_of", "left out or equal to n, an integer", wire.best_of, cure="leave it out")
     prompts = read_prompts(raw_prompt, vocab_size=vocab_size)
     asked = sampling.prompt_logprobs is not None
     if wire.echo and sampling.logprobs is not None and not asked:
@@ -91,13 +91,18 @@ def read_prompts(
     if isinstance(raw, str):
         return [_read_text(raw, param)]
     if not isinstance(raw, list):
-        raise invalid(param, "a string, a list of strings, token ids or a list of those", raw)
+        raise invalid(param, "a string, a list of strings, token ids or a list of those", raw, cure="send a string")
     if not raw:
         raise InvalidRequest(f"{param} must not be empty, got []", param=param, code="invalid_value")
     if not isinstance(raw[0], str | list):
         return [array("I", validate_prompt_ids(raw, vocab_size=vocab_size, param=param))]
     if len(raw) > most:
-        raise invalid(param, f"a list of at most {most} texts or lists of ids", Verbatim(f"{len(raw)} of them"))
+        raise invalid(
+            param,
+            f"a list of at most {most} texts or lists of ids",
+            Verbatim(f"{len(raw)} of them"),
+            cure="send the rest in another request",
+        )
     if isinstance(raw[0], str):
         return [_read_text(text, f"{param}[{position}]") for position, text in enumerate(raw)]
     return [
@@ -109,5 +114,5 @@ def read_prompts(
 def _read_text(text: Any, param: str) -> str:
     """Whether it is valid Unicode is for the tokenizer to say: a long text is looked at there, off the event loop."""
     if not isinstance(text, str) or not text:
-        raise invalid(param, "a string of at least one character", text)
+        raise invalid(param, "a string of at least one character", text, cure="send one")
     return text

@@ -121,14 +121,14 @@ def check_dimensions(dimensions: int | None, hidden_size: int) -> None:
     """Raise InvalidRequest unless an embedding has so many numbers."""
     allowed = Range(1, hidden_size, f"an integer from 1 to {hidden_size}, the model's hidden size", integer=True)
     if dimensions is not None and not allowed.allows(dimensions):
-        raise invalid("dimensions", allowed.law, dimensions)
+        raise invalid("dimensions", allowed.law, dimensions, cure="leave it out for all")
 
 
 def check_pairs(num_first: int, num_second: int, *, param: str) -> None:
     """Raise InvalidRequest unless one side has one text for all of the other's, or one for each."""
     if num_first not in (1, num_second):
         law = f"one text, or one for each of the {num_second} it is compared with"
-        raise invalid(param, law, Verbatim(f"{num_first} of them"))
+        raise invalid(param, law, Verbatim(f"{num_first} of them"), cure="send as many, or one")
 
 
 def check_input_length(num_tokens: int, max_model_len: int, *, param: str) -> None:

@@ -47,9 +47,11 @@ PYTHON = dataclasses.replace(CHAT, ids_are_due=False)  # as transformers has it
 def read_messages(raw: Any, dialect: Dialect = CHAT) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """The messages to render, and the names of unknown fields as `messages[i].name`."""
     if not isinstance(raw, list):
-        raise invalid(dialect.name, "a list of messages", raw)
+        raise invalid(dialect.name, "a list of messages", raw, cure="send one message at least")
     if not 1 <= len(raw) <= MAX_MESSAGES:
-        raise invalid(dialect.name, f"a list of 1 to {MAX_MESSAGES} messages", Verbatim(str(len(raw))))
+        raise invalid(
+            dialect.name, f"a list of 1 to {MAX_MESSAGES} messages", Verbatim(str(len(raw))), cure="send that many"
+        )
     messages, unknown = [], []
     for position, message in enumerate(raw):
         path = f"{dialect.name}[{position}]"
@@ -80,12 +82,12 @@ def unknown_in(message: dict[str, Any], path: str, dialect: Dialect) -> list[str
 def read_message(message: Any, path: str, dialect: Dialect) -> dict[str, Any]:
     """The message to render. path: its place in the request. Raises InvalidRequest."""
     if not isinstance(message, dict):
-        raise invalid(path, "an object with role and content", message)
+        raise invalid(path, "an object with role and content", message, cure="send both in it")
     role = message.get("role")
     if role in _LATER_ROLES and role not in dialect.roles:
         raise unsupported(f"{path}.role {show(role)}", cure=dialect.result_cure, param=f"{path}.role")
     if role not in dialect.roles:
-        raise invalid(f"{path}.role", f"one of {', '.join(dialect.roles)}", role)
+        raise invalid(f"{path}.role", f"one of {', '.join(dialect.roles)}", role, cure="name one of them")
     has_tools = "tool" in dialect.roles
     for name, refusal in (_REFUSED if has_tools else _REFUSED | _TOOLS_REFUSED).items():
         if message.get(name) is not None:

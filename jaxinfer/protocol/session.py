@@ -24,11 +24,11 @@ def read_session_id(
         given = header
     if given is None:
         if is_appended:
-            raise invalid("session_append", "sent with a session_id", is_appended)
+            raise invalid("session_append", "sent with a session_id", is_appended, cure="add one, or leave it out")
         return None
     if not SESSION_ID.fullmatch(given):
         law = f"1 to {MAX_SESSION_ID_CHARS} letters, digits and . _ : @ = + -, beginning with a letter or a digit"
-        raise invalid("session_id", law, given)
+        raise invalid("session_id", law, given, cure="take another, as of a UUID")
     if num_answers != 1:
         raise InvalidRequest(
             f"a session's turn must have one prompt and one answer, got {num_answers} answers; send n of 1 and one "

@@ -58,7 +58,7 @@ def _read(name: str, value: Any) -> dict[str, Any]:
     if name == "guided_json_object":
         return {"json_schema": ANY_OBJECT} if _flag(name, value) else {}
     if not isinstance(value, dict):
-        raise invalid(name, "an object", value)
+        raise invalid(name, "an object", value, cure="send one, or leave it out")
     return _read_format(value) if name == "response_format" else _read_outputs(value)
 
 
@@ -82,17 +82,22 @@ def _read_format(value: dict[str, Any]) -> dict[str, Any]:
     if kind == "json_schema":
         inner = value.get("json_schema", value)  # flat, as the Responses API has it
         if not isinstance(inner, dict):
-            raise invalid("response_format.json_schema", "an object with a schema", inner)
+            raise invalid("response_format.json_schema", "an object with a schema", inner, cure="send its schema in it")
         schema = inner.get("schema")
         if schema is None:
-            raise invalid("response_format.json_schema.schema", "a JSON schema", schema)
+            raise invalid("response_format.json_schema.schema", "a JSON schema", schema, cure="send one")
         strict = inner.get("strict")
         return {"json_schema": schema, "strict_schema": strict is not None and _flag("response_format.strict", strict)}
     if kind == "structural_tag":
         return {"structural_tag": value}
     if kind in ("regex", "choice", "grammar"):
         return {kind: value.get(kind, value.get("pattern"))}
-    raise invalid("response_format.type", "text, json_object, json_schema or structural_tag", kind)
+    raise invalid(
+        "response_format.type",
+        "text, json_object, json_schema or structural_tag",
+        kind,
+        cure="leave response_format out for text",
+    )
 
 
 def _read_outputs(value: dict[str, Any]) -> dict[str, Any]:
@@ -108,13 +113,18 @@ def _read_outputs(value: dict[str, Any]) -> dict[str, Any]:
         found = {**found, "json_schema": ANY_OBJECT} if "json_schema" not in found else {**found, "json_object": True}
     if len(found) != 1:
         got = Verbatim(f"{len(found)} of them")
-        raise invalid("structured_outputs", f"an object with one of {', '.join(_INNER)} or json_object", got)
+        raise invalid(
+            "structured_outputs",
+            f"an object with one of {', '.join(_INNER)} or json_object",
+            got,
+            cure="keep one of them",
+        )
     return found
 
 
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise invalid(name, "true or false", value)
+        raise invalid(name, "true or false", value, cure="leave it out")
     return value
 
 
@@ -155,9 +165,11 @@ def _schema(given: Any, name: str) -> str:
         try:
             given = msgspec.json.schema(given)
         except TypeError as error:
-            raise invalid(name, f"a schema or a type that has one ({error})", Verbatim(repr(given))) from error
+            raise invalid(
+                name, f"a schema or a type that has one ({error})", Verbatim(repr(given)), cure="give its schema"
+            ) from error
     if not isinstance(given, dict) and given is not True:
-        raise invalid(name, "a JSON schema, an object", given)
+        raise invalid(name, "a JSON schema, an object", given, cure="send one")
     check_json(given, name)
     return msgspec.json.encode(given).decode()
 
@@ -166,23 +178,23 @@ def _decoded(text: str, name: str, what: str) -> Any:
     try:
         value, odd = read_json(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise invalid(name, f"{what} ({error})", text) from error
+        raise invalid(name, f"{what} ({error})", text, cure="mend it") from error
     check_odd(value, odd, name)
     return value
 
 
 def _choice(given: Any, name: str) -> str:
     if not isinstance(given, list | tuple) or not 1 <= len(given) <= MAX_CHOICES:
-        raise invalid(name, f"a list of 1 to {MAX_CHOICES} texts", Verbatim(show(given)))
+        raise invalid(name, f"a list of 1 to {MAX_CHOICES} texts", Verbatim(show(given)), cure="send some")
     for option in given:
         if not isinstance(option, str):
-            raise invalid(name, "a list of texts", option)
+            raise invalid(name, "a list of texts", option, cure="send texts alone")
     return msgspec.json.encode(list(given)).decode()
 
 
 def _text(given: Any, name: str) -> str:
     if not isinstance(given, str) or not given:
-        raise invalid(name, "a text of at least one character", given)
+        raise invalid(name, "a text of at least one character", given, cure="send one, or leave it out")
     return given
 
 
@@ -210,19 +222,21 @@ def _structural_tag(given: Any, name: str) -> str:
     try:
         tags = msgspec.convert(given, _Tags)
     except msgspec.ValidationError as error:
-        raise invalid(name, f"an object with structures and triggers ({error})", given) from error
+        raise invalid(
+            name, f"an object with structures and triggers ({error})", given, cure="add what is missing"
+        ) from error
     if not tags.triggers or not all(tags.triggers) or not tags.structures:
-        raise invalid(name, "made of at least one structure and trigger, none empty", given)
+        raise invalid(name, "made of at least one structure and trigger, none empty", given, cure="add one")
     if max(len(tags.triggers), len(tags.structures)) > MAX_TAGS:
         got = Verbatim(f"{len(tags.structures)} and {len(tags.triggers)}")
-        raise invalid(name, f"made of at most {MAX_TAGS} structures and as many triggers", got)
+        raise invalid(name, f"made of at most {MAX_TAGS} structures and as many triggers", got, cure="leave some out")
     text = _bounded(msgspec.json.encode(tags).decode(), name)
     for tag in tags.structures:
         if not any(tag.begin.startswith(trigger) for trigger in tags.triggers):
-            raise invalid(name, "made of structures that begin with a trigger", tag.begin)
+            raise invalid(name, "made of structures that begin with a trigger", tag.begin, cure="add a trigger for it")
     for trigger in tags.triggers:
         if not any(tag.begin.startswith(trigger) for tag in tags.structures):
-            raise invalid(name, "made of triggers that begin a structure", trigger)
+            raise invalid(name, "made of triggers that begin a structure", trigger, cure="leave that one out")
     return text
 
 

@@ -56,10 +56,15 @@ def read_tokenize(body: dict[str, Any]) -> TokenizeRequest:
         raise InvalidRequest(f"give either prompt or messages, got {given}", param="prompt", code="invalid_value")
     if wire.messages is None:
         if not isinstance(wire.prompt, str):
-            raise invalid("prompt", "a string", wire.prompt)
+            raise invalid("prompt", "a string", wire.prompt, cure="send one")
         return TokenizeRequest(wire, wire.prompt, None, None, False, unknown)
     if wire.add_special_tokens:
-        raise invalid("add_special_tokens", "false or left out for messages, whose template writes them", True)
+        raise invalid(
+            "add_special_tokens",
+            "false or left out for messages, whose template writes them",
+            True,
+            cure="leave it out",
+        )
     check_template_kwargs(wire.chat_template_kwargs)
     tools = read_tools(wire.tools, None, True)
     messages, unknown_in_messages = read_messages(wire.messages)

@@ -12,7 +12,12 @@ def check_truncation(request: CommonWire) -> None:
     """Raise InvalidRequest unless it says what is to be left."""
     wanted = request.truncate_prompt_tokens
     if wanted is not None and wanted != TO_FIT and wanted < 1:
-        raise invalid("truncate_prompt_tokens", f"an integer of at least 1, or {TO_FIT} for what fits", wanted)
+        raise invalid(
+            "truncate_prompt_tokens",
+            f"an integer of at least 1, or {TO_FIT} for what fits",
+            wanted,
+            cure="leave it out to refuse what is too long",
+        )
 
 
 def truncated(ids: Sequence[int], request: CommonWire, max_tokens: int, *, max_model_len: int) -> Sequence[int]:

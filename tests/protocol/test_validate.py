@@ -1,16 +1,20 @@
 """Every rule of the validator: what is refused, with which param, and that the neighbouring value is allowed."""
 
+import ast
 import contextlib
 import fractions
 import math
 import re
 import time
 from array import array
+from pathlib import Path
+from typing import Literal, TypedDict
 
 import msgspec
 import numpy as np
 import pytest
 
+from jaxinfer import protocol
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.structured import FIELDS as STRUCTURED_FIELDS
@@ -297,3 +301,20 @@ def test_a_wire_types_error_names_the_path():
         convert({"items": [{"a": True}]}, wire)
     assert caught.value.param == "items[0][...]"
     assert str(caught.value) == "items[0][...] must be an integer, got true or false"
+
+
+CURED = ("chat", "completions", "session", "truncation", "embeddings", "tokenize", "structured", "fields", "validate")
+
+
+@pytest.mark.parametrize("room", CURED)
+def test_a_refusal_of_a_field_ends_with_what_to_do(room):
+    module = ast.parse(Path(protocol.__path__[0], f"{room}.py").read_text("utf-8"))
+    calls = [
+        node for node in ast.walk(module) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "invalid"
+    ]
+    assert [call.lineno for call in calls if "cure" not in {keyword.arg for keyword in call.keywords}] == []
+
+
+def test_a_value_that_is_no_choice_is_refused_in_words():
+    with pytest.raises(InvalidRequest, match=r"^effort must be one of the values that /docs names, got 'x'$"):
+        convert({"effort": "x"}, TypedDict("Wire", {"effort": Literal["low", "high"]}))
