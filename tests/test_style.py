@@ -64,6 +64,12 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """To walk a tree takes longer than to read it."""
+    return list(ast.walk(tree_of(path)))
+
+
 def lines_matching(pattern: re.Pattern[str], files: list[Path]) -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{number}"
@@ -73,9 +79,9 @@ def lines_matching(pattern: re.Pattern[str], files: list[Path]) -> list[str]:
     ]
 
 
-def imports_of(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
+def imports_of(nodes: list[ast.AST]) -> Iterator[tuple[int, str, str]]:
     """(line, the name that it has here, its dotted name) of everything that is imported."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.asname or alias.name, alias.name
@@ -84,10 +90,10 @@ def imports_of(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
                 yield node.lineno, alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 
-def calls_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def calls_of(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of every call, whatever it is imported as, `shell=True` counting as a call of that name."""
-    dotted = {here: name for _, here, name in imports_of(tree)}
-    for node in ast.walk(tree):
+    dotted = {here: name for _, here, name in imports_of(nodes)}
+    for node in nodes:
         if isinstance(node, ast.Call):
             first, dot, rest = ast.unparse(node.func).partition(".")
             yield node.lineno, f"{dotted.get(first, first)}{dot}{rest}".removeprefix("builtins.")
@@ -99,12 +105,12 @@ def calls_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def dangers_of(source: str, name: str) -> list[str]:
     """What a source does that could run data as code, one line each."""
     forbidden = DANGEROUS | {"shell=True"}
-    tree = ast.parse(source)
-    found = {(line, call) for line, call in calls_of(tree) if call in forbidden}
-    for line, _, whole in imports_of(tree):
+    nodes = list(ast.walk(ast.parse(source)))
+    found = {(line, call) for line, call in calls_of(nodes) if call in forbidden}
+    for line, _, whole in imports_of(nodes):
         if whole in forbidden or whole.partition(".")[0] in FORBIDDEN_MODULES:
             found.add((line, f"import {whole}"))
-    for node in ast.walk(tree):  # a name that is made at run time, or only looked up
+    for node in nodes:  # a name that is made at run time, or only looked up
         if isinstance(node, ast.Constant) and node.value in FORBIDDEN_MODULES:
             found.add((node.lineno, f"the name {node.value}"))
     return [f"{name}:{line}: {call}" for line, call in sorted(found) if (name, call) not in ALLOWED]
@@ -176,7 +182,7 @@ def test_no_error_is_swallowed():
     swallowed = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in python_files("jaxinfer", "kernels", "tests", "benchmarks")
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.ExceptHandler) and all(isinstance(statement, ast.Pass) for statement in node.body)
     ]
     assert swallowed == []
@@ -186,7 +192,7 @@ def test_functions_fit_a_screen_or_nearly():
     long = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name} ({lines})"
         for path in python_files("jaxinfer", "tests", "benchmarks")
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
     ]
@@ -219,7 +225,7 @@ def test_class_names_are_unique():
     """But for those of one file, which begin with an underscore: a name says which class is meant."""
     places: dict[str, list[str]] = {}
     for path in python_files("jaxinfer", "kernels"):
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
