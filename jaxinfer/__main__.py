@@ -2,14 +2,14 @@
 
 import signal
 
+from jaxinfer.engine.interrupts import end_at_ctrl_c
+
 
 def main() -> None:
     """Run the command line. Until its verbs can hear Ctrl-C, and when they no longer do, it ends the program without a
     word: a KeyboardInterrupt would end the import of click in a traceback, and is lost where Python closes down.
     """
-    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not by a shell's background jobs
-    if is_heard:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    is_heard = end_at_ctrl_c()
     from jaxinfer import cli
 
     if is_heard:
@@ -17,8 +17,7 @@ def main() -> None:
     try:
         cli.main()
     finally:
-        if is_heard:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        end_at_ctrl_c()
 
 
 if __name__ == "__main__":

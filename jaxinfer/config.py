@@ -446,21 +446,22 @@ def config_from_values(values: Mapping[str, Any]) -> EngineConfig:
 
 
 def _merge(layers: list[_Layer]) -> Resolved:
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    faults: list[str] = []
+    values, sources, faults = dict[str, Any](), dict[str, str](), list[str]()
     for layer in layers:
         for name, raw in layer.values.items():
             if name not in SETTINGS:
                 faults.append(layer.unknown(name))
                 continue
             values[name], sources[name] = SETTINGS[name].parse(raw), layer.source(name)
-            fault = SETTINGS[name].fault(values[name], layer.label(name))
-            if fault:
+            if fault := SETTINGS[name].fault(values[name], layer.label(name)):
                 faults.append(fault)
     if faults:
         raise ConfigError("; ".join(faults))
-    return Resolved(EngineConfig(**values), sources)
+    try:
+        return Resolved(EngineConfig(**values), sources)
+    except ConfigError as error:
+        error.sources = sources
+        raise
 
 
 def _read_file(file: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ JaxInferError
 """
 
 import os
+from collections.abc import Mapping
 
 
 def file_fault(act: str, path: object, error: OSError | UnicodeError) -> str:
@@ -40,15 +41,20 @@ def file_fault(act: str, path: object, error: OSError | UnicodeError) -> str:
 
 
 class JaxInferError(Exception):
-    """The root of every error that jaxinfer raises on purpose."""
+    """The root of every error that jaxinfer raises on purpose.
+
+    is_quoted: its words are another program's.
+    """
 
     exit_code = 1
+    is_quoted = False
 
 
 class ConfigError(JaxInferError, ValueError):
-    """A setting that is unknown, out of range, or at odds with another."""
+    """A setting that is unknown, out of range, or at odds with another. sources: as Resolved has them, where known."""
 
     exit_code = 2
+    sources: Mapping[str, str] | None = None
 
 
 class PortInUse(ConfigError):

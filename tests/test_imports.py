@@ -30,7 +30,7 @@ LLM_AND_BELOW = {
 MAY_IMPORT: dict[str, set[str]] = {
     "jaxinfer_kernels": set(),
     "jaxinfer": {"jaxinfer.llm", "jaxinfer.protocol"},  # the package itself: its lazy names
-    "jaxinfer.__main__": {"jaxinfer.cli"},
+    "jaxinfer.__main__": {"jaxinfer.cli", "jaxinfer.engine"},
     "jaxinfer.children": OPEN,
     "jaxinfer.config": OPEN,
     "jaxinfer.errors": OPEN,

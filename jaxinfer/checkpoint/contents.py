@@ -30,8 +30,11 @@ _OTHER_TOKENIZERS = ("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt",
 _LFS_PREFIX = b"version https://git-lfs"
 
 
-def check_names(names: Collection[str], where: str, needs: Collection[str]) -> None:
-    """Raise one CheckpointError with everything that `where`, holding files of these names, lacks."""
+def check_names(names: Collection[str], where: str, needs: Collection[str], cure: str = "") -> None:
+    """Raise one CheckpointError with everything that `where`, holding files of these names, lacks.
+
+    cure: of every file that is missing, in the place of the one that suits it.
+    """
     weights = [name for name in names if name.endswith(".safetensors") and not name.startswith("adapter_")]
     gguf = sorted(name for name in names if name.endswith(".gguf"))
     if gguf and not weights:
@@ -46,11 +49,11 @@ def check_names(names: Collection[str], where: str, needs: Collection[str]) -> N
         )
     faults = []
     if "config" in needs and CONFIG not in names:
-        faults.append(f"{CONFIG} is missing; name the folder of a Hugging Face model")
+        faults.append(f"{CONFIG} is missing; {cure or 'name the folder of a Hugging Face model'}")
     if "tokenizer" in needs and TOKENIZER not in names:
-        faults.append(_no_tokenizer(names))
+        faults.append(_no_tokenizer(names, cure))
     if "weights" in needs:
-        faults += _weight_faults(names, weights)
+        faults += _weight_faults(names, weights, cure)
     if len(faults) == 1:
         raise CheckpointError(f"{where}: {faults[0]}")
     if faults:
@@ -72,21 +75,21 @@ def check_sizes(sizes: Mapping[str, int], where: str) -> None:
         raise CheckpointError(f"{where}: " + "; ".join(faults))
 
 
-def _no_tokenizer(names: Collection[str]) -> str:
+def _no_tokenizer(names: Collection[str], cure: str) -> str:
     others = [name for name in _OTHER_TOKENIZERS if name in names]
     if others:
         return (
             f"{TOKENIZER} is missing, there is only {', '.join(others)}; write it with transformers: "
             "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
-    return f"{TOKENIZER} is missing; copy it from the model that this one was made from"
+    return f"{TOKENIZER} is missing; {cure or 'copy it from the model that this one was made from'}"
 
 
-def _weight_faults(names: Collection[str], weights: list[str]) -> list[str]:
+def _weight_faults(names: Collection[str], weights: list[str], cure: str) -> list[str]:
     if MODEL in names or INDEX in names or len(weights) == 1:
         return []
     if weights:
-        return [f"{INDEX} is missing beside {len(weights)} safetensors files; download it again"]
+        return [f"{INDEX} is missing beside {len(weights)} safetensors files; {cure or 'download it again'}"]
     pickled = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt")))
     if pickled:
         return [
@@ -94,7 +97,7 @@ def _weight_faults(names: Collection[str], weights: list[str]) -> list[str]:
             "run code; convert it with transformers: "
             "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)"
         ]
-    return [f"the weights are missing: neither {MODEL} nor {INDEX} is there; download the model again"]
+    return [f"the weights are missing: neither {MODEL} nor {INDEX} is there; {cure or 'download the model again'}"]
 
 
 def weight_names(names: Collection[str], weight_map: Mapping[str, str] | None) -> list[str]:
@@ -123,14 +126,14 @@ def read_weight_map(folder: Path, names: Collection[str]) -> dict[str, str] | No
     return table
 
 
-def check_shards(files: Collection[str], names: Collection[str], where: str) -> None:
-    """Raise CheckpointError naming every weight file that the index names and that is not there."""
+def check_shards(files: Collection[str], names: Collection[str], where: str, cure: str = "") -> None:
+    """Raise CheckpointError naming every weight file that the index names and that is not there. cure: as above."""
     missing = [name for name in files if name not in names]
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise CheckpointError(
             f"{where}: every file that {INDEX} names must be there, missing are {', '.join(missing[:5])}{more}; "
-            "download the model again"
+            f"{cure or 'download the model again'}"
         )
 
 

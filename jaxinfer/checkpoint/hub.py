@@ -24,7 +24,7 @@ class Repo:
     """A repository at one commit. revision: as asked for. sizes: of its files, by name.
 
     cached: its folder in the cache when the hub cannot be asked; sizes are then of the files in it.
-    no_hub: why the hub cannot be asked, and what to do about it; "" when it was asked.
+    no_download: why what the cache lacks was not downloaded, and what to do; "" when the hub was asked.
     """
 
     id: str
@@ -33,7 +33,7 @@ class Repo:
     cache_dir: Path
     sizes: dict[str, int]
     cached: Path | None = None
-    no_hub: str = ""
+    no_download: str = ""
 
 
 def find(
@@ -124,7 +124,13 @@ def _find_cached(
     folder = Path(found)
     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}
     return Repo(
-        repo_id, revision or constants.DEFAULT_REVISION, folder.name, cache_dir, sizes, folder, f"{fact}; {cure}"
+        repo_id,
+        revision or constants.DEFAULT_REVISION,
+        folder.name,
+        cache_dir,
+        sizes,
+        folder,
+        f"not downloaded, since {fact}; {cure}",
     )
 
 

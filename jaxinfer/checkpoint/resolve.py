@@ -4,11 +4,10 @@ Everything that can be wrong with a checkpoint short of its tensors is found her
 read or downloaded. Only JSON is parsed and only safetensors are accepted; no code from a checkpoint is run.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,7 +43,6 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _URL = re.compile(r"(?:https?://[^/]+|hf\.co|huggingface\.co)/([^/]+/[^/?#:]+).*")
 TAGGED = re.compile(r"(?:[\w.-]+/)?([A-Za-z][\w.-]*):(latest|e?\d[\d.x]*[bm](?:-[\w.-]+)?)")
 """A model as Ollama names it: its family, then its size or the newest."""
-_DOWNLOAD = re.compile(r"; download [\w ]*again")  # a cure of contents.py
 BLANKS = ("MODEL", "FOLDER")  # what help texts and pages say where a model is to be named
 _MAX_SIBLINGS = 10_000  # folder entries looked through for a did-you-mean
 
@@ -118,8 +116,7 @@ def resolve(
     check(settings.config)
     if "weights" in needs:
         files = weight_names(repo.sizes, read_weight_map(folder, repo.sizes))
-        with _told_why_it_lacks(repo):
-            check_shards(files, repo.sizes, model)
+        check_shards(files, repo.sizes, model, repo.no_download)
         if missing := hub.missing_files(repo, files):
             size = size_words(sum(repo.sizes[name] for name in missing))
             tell(f"fetching the weights of {model}: {counted(len(missing), 'file')}, {size}")
@@ -147,22 +144,9 @@ def find_repo(
         if reason := unsupported(model):
             raise CheckpointError(f"cannot run {model}: {reason}") from error
         raise
-    with _told_why_it_lacks(repo):
-        check_names(repo.sizes, model, needs)
+    check_names(repo.sizes, model, needs, repo.no_download)
     check_sizes(repo.sizes, model)
     return repo
-
-
-@contextlib.contextmanager
-def _told_why_it_lacks(repo: "Repo") -> Iterator[None]:
-    """Of files that the cache lacks while the hub cannot be asked: to download them again is what has just failed."""
-    try:
-        yield
-    except CheckpointError as error:
-        fault = _DOWNLOAD.sub("", str(error))
-        if not repo.no_hub or "missing" not in fault:
-            raise
-        raise CheckpointError(f"{fault}; they were not downloaded: {repo.no_hub}") from error
 
 
 def local_folder(model: str) -> Path | None:

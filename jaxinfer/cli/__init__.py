@@ -11,6 +11,7 @@ import click
 
 from jaxinfer.cli.streams import drop_output, guard_streams
 from jaxinfer.cli.verbs import Verbs, WholeFault
+from jaxinfer.engine.interrupts import INTERRUPTED
 from jaxinfer.errors import JaxInferError, OutputClosed, OutputError
 from jaxinfer.version import __version__
 
@@ -37,7 +38,6 @@ VERBS = {
     "version": "Show the version.",
     "help": "Show the help of a verb.",
 }
-INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 
 START_MENU = """\
 jaxinfer serve             the bundled demo model on http://127.0.0.1:8000

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import signal
 import sys
 import threading
 import time
@@ -11,6 +10,7 @@ from typing import Any, Protocol, TextIO
 
 import click
 
+from jaxinfer.engine.interrupts import ended_by_ctrl_c
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.events import Event
 
@@ -279,23 +279,18 @@ class Checklist:
                     self._screen.show(self._status())
 
 
+def telling(what: str) -> Checklist:
+    """For what reads facts and starts no engine: after SILENCE_S, a line on stderr says what it reads."""
+    return Checklist(PlainScreen(sys.stderr), first=Event("read", what))
+
+
 @contextlib.contextmanager
 def reading(what: str) -> Iterator[Checklist]:
-    """For what reads facts and starts no engine: after SILENCE_S, a line on stderr says what it reads.
-
-    Ctrl-C ends the program at once: it leaves nothing half done, and the imports of JAX, which lie within, would make
-    an ImportError of a KeyboardInterrupt or lose it in a callback.
+    """The same for a verb that does nothing else, and so leaves nothing half done when Ctrl-C ends it at once: the
+    imports of JAX, which lie within, would make an ImportError of a KeyboardInterrupt or lose it in a callback.
     """
-    listens = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    listens = listens and threading.current_thread() is threading.main_thread()
-    if listens:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        with Checklist(PlainScreen(sys.stderr), first=Event("read", what)) as checklist:
-            yield checklist
-    finally:
-        if listens:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+    with ended_by_ctrl_c(), telling(what) as checklist:
+        yield checklist
 
 
 def _bar(share: float) -> str:

@@ -9,7 +9,6 @@ from jaxinfer.cli.disk import CACHE_OPTION, check_cache, demo_folder, fit_words,
 from jaxinfer.cli.options import GroupedCommand
 from jaxinfer.cli.ps import aligned
 from jaxinfer.config import size_words
-from jaxinfer.errors import CheckpointError, ConfigError
 
 HEAD = ("NAME", "SIZE", "TYPE", "FITS")
 
@@ -50,7 +49,7 @@ def is_known(config: dict[str, Any]) -> bool:
 
     try:
         family_for(config).config_from_hf(config)
-    except (CheckpointError, ConfigError):
+    except Exception:  # a family may be a stranger's: whatever it raises, `show` tells, and others are still listed
         return False
     return True
 

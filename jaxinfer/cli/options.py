@@ -305,7 +305,9 @@ class EngineCommand(GroupedCommand):
             check_paths(resolved.config)
             return self._run(resolved, {name: ctx.params[name] for name in self._own})
         except JaxInferError as error:  # found by rooms that know a setting's name, and not who has set it
-            error.args = tuple(as_given(str(text), sources) for text in error.args)
+            sources = (error.sources if isinstance(error, ConfigError) else None) or sources
+            if not error.is_quoted:
+                error.args = tuple(as_given(str(text), sources) for text in error.args)
             raise
 
 
@@ -414,10 +416,10 @@ def check_hub_name(model: str, revision: str | None, download_dir: str | None, n
     """
     from jaxinfer.checkpoint.cached import cached_ids
     from jaxinfer.checkpoint.resolve import find_repo
-    from jaxinfer.cli.checklist import reading
+    from jaxinfer.cli.checklist import telling
 
     if model not in cached_ids(download_dir):
-        with reading(f"{model} on the hub"):
+        with telling(f"{model} on the hub"):
             find_repo(model, revision, download_dir, needs)
 
 
@@ -434,11 +436,11 @@ def debug_option() -> click.Option:
 
 def _option(setting: Setting) -> GroupedOption:
     """The option of one setting. Its value stays text: config.py reads and judges flags, variables and files alike."""
-    flag, name = FLAGS[setting.name], setting.name.replace("_", "-")
+    flag, name = FLAGS[setting.name], flag_of(setting.name)
     auto = setting.default is None and setting.type is int
     default = "" if setting.default in (None, "", ()) else str(setting.default).lower()
     option = GroupedOption(
-        [setting.name, f"--{name}/--no-{name}" if setting.type is bool else flag_of(setting.name), *flag.also],
+        [setting.name, f"{name}/--no-{name.removeprefix('--')}" if setting.type is bool else name, *flag.also],
         help=flag.help + (f"  [{'auto' if auto else default}]" if auto or default else ""),
         default=None,
         multiple=setting.type is tuple,

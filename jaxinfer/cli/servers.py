@@ -69,6 +69,7 @@ def ask(path: Path) -> "Presence | None":
             _say(f"waiting up to {PATIENCE_S:g} s for the server with pid {path.stem}, which does not answer")
             connection.settimeout(PATIENCE_S - SOON_S)
             part = connection.recv(65536)
+        connection.settimeout(PATIENCE_S)
         while part:
             answer += part
             part = connection.recv(65536)

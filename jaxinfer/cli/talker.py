@@ -17,7 +17,7 @@ from jaxinfer.cli.options import GroupedOption
 from jaxinfer.cli.protection import KEY_VARIABLE
 from jaxinfer.cli.session import SessionAnswer, Speed, answer, started
 from jaxinfer.config import Resolved
-from jaxinfer.errors import ConfigError, EngineError, InvalidRequest
+from jaxinfer.errors import ConfigError, EngineError, InvalidRequest, JaxInferError
 
 if TYPE_CHECKING:
     import asyncio
@@ -105,6 +105,7 @@ class Remote:
         with contextlib.closing(_connection(self._server.base)) as connection:
             try:
                 speed = Speed()
+                connection.connect()
                 # a server that reads no more may have said why
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     connection.request("POST", f"{parts.path}{path}", msgspec.json.encode(body), headers)
@@ -129,13 +130,18 @@ def _connection(base: str) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
 
 
-def _refusal(response: http.client.HTTPResponse) -> Exception:
+def _refusal(response: http.client.HTTPResponse) -> JaxInferError:
     from jaxinfer.bench.http_client import sentence_of
 
     sentence = sentence_of(response.read())
     if 400 <= response.status < 500:
-        return InvalidRequest(sentence)
-    return EngineError(f"the server answered {response.status}: {sentence}; see its log")
+        return _quoted(InvalidRequest(sentence))
+    return _quoted(EngineError(f"the server answered {response.status}: {sentence}; see its log"))
+
+
+def _quoted(error: JaxInferError) -> JaxInferError:
+    error.is_quoted = True
+    return error
 
 
 def read_answer(lines: "Iterator[bytes]", out: TextIO, speed: Speed) -> SessionAnswer:
@@ -149,7 +155,7 @@ def read_answer(lines: "Iterator[bytes]", out: TextIO, speed: Speed) -> SessionA
             break
         event = msgspec.json.decode(payload) if payload else {}
         if error := event.get("error"):
-            raise EngineError(f"the server ended the answer: {error.get('message', error)}; see its log")
+            raise _quoted(EngineError(f"the server ended the answer: {error.get('message', error)}; see its log"))
         for choice in event.get("choices") or []:
             delta = choice.get("delta") or {}
             thought = delta.get("reasoning_content") or delta.get("reasoning") or ""

@@ -1,13 +1,16 @@
-"""Ctrl-C in the middle of the host's work would leave that half done; it is heard when the work is whole.
+"""Ctrl-C in the middle of the host's work would leave that half done; it is heard when the work is whole, or ends all.
 
 An import of an extension such as numpy's is such work too: it makes an ImportError of a KeyboardInterrupt.
 """
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+
+INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 
 
 @contextlib.contextmanager
@@ -32,3 +35,28 @@ def interrupts_held() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
         if len(came) == 1:
             signal.raise_signal(signal.SIGINT)
+
+
+def end_at_ctrl_c() -> bool:
+    """Let Ctrl-C end the process at once and without a word from now on. Returns False, and changes nothing, where no
+    KeyboardInterrupt would have come: in another thread, in a shell's background job, in a notebook.
+
+    By a handler, since a process that is a container's first is not ended by a signal that it does not handle.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return False
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
+    return True
+
+
+@contextlib.contextmanager
+def ended_by_ctrl_c() -> Iterator[None]:
+    """The same for as long as the block lasts."""
+    is_changed = end_at_ctrl_c()
+    try:
+        yield
+    finally:
+        if is_changed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

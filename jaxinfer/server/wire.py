@@ -177,7 +177,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser.get_http_version() not in VERSIONS:
             raise _BadVersion
         self._in_body = True
-        self._body_follows = self.parser.should_upgrade() and any(value.strip(b" 0") for _, value in self._framing())
+        self._body_follows = self.parser.should_upgrade() and any(
+            name == b"transfer-encoding" or value.strip(b" 0") for name, value in self._framing()
+        )
         super().on_headers_complete()
         if 0 < len(self.pipeline) <= READ_AHEAD:
             self.flow.resume_reading()  # uvicorn stops, and would not notice that the client leaves

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from jaxinfer.checkpoint.contents import check_names
 from jaxinfer.checkpoint.resolve import resolve
 from jaxinfer.errors import CheckpointError
 from jaxinfer.models.registry import family_for
@@ -105,8 +106,19 @@ def test_a_half_downloaded_model_offline_names_the_missing_file(hub: FakeHub, mo
     ):
         monkeypatch.setattr(constants, name, value)
         message = refusal_of(TINY)
-        assert "missing are model-00002-of-00002.safetensors; they were not downloaded: " in message
+        assert "missing are model-00002-of-00002.safetensors; not downloaded, since " in message
         assert reason in message and "download the model again" not in message, "which is what has just failed"
+
+
+@pytest.mark.parametrize(
+    "names", [[], ["config.json"], ["config.json", "tokenizer.json"], ["config.json", "a.safetensors", "b.safetensors"]]
+)
+def test_what_is_missing_has_the_cure_of_whoever_knows_it(names: list[str]) -> None:
+    needs = ["config", "tokenizer", "weights"]
+    with pytest.raises(CheckpointError) as refused:
+        check_names(names, "x", needs, "not downloaded, since Y")
+    faults = str(refused.value).removeprefix("x: must be a Hugging Face model:").strip().splitlines()
+    assert all(fault.endswith("; not downloaded, since Y") and fault.count(";") == 1 for fault in faults)
 
 
 def test_what_no_network_would_mend_keeps_its_own_cure(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:

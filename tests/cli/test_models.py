@@ -8,6 +8,7 @@ import pytest
 from huggingface_hub import constants
 
 from jaxinfer.checkpoint.cached import cached_models
+from jaxinfer.models import registry
 from jaxinfer.server.presence import Presence
 from tests.cli.test_talker import announced
 from tests.support.checkpoints import write_checkpoint
@@ -65,6 +66,12 @@ def test_what_cannot_be_served_does_not_fit(cli, hub, config):
     assert columns(cli)[TINY][-1] == f"no: `jaxinfer show {TINY}` says why"
     shown = cli("show", TINY)
     assert "config.json" in shown.err or "cannot be served" in shown.out
+
+
+def test_a_strangers_family_that_fails_leaves_the_others_listed(cli, hub, monkeypatch):
+    assert cli("pull", TINY, "-q").code == 0
+    monkeypatch.setattr(registry, "family_for", lambda config: {}["a stranger's fault"])
+    assert columns(cli)[TINY][-1] == f"no: `jaxinfer show {TINY}` says why"
 
 
 def test_a_pull_that_broke_off_goes_on(cli, hub):

@@ -9,10 +9,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
+import msgspec
 import pytest
 
 from jaxinfer.cli import servers
@@ -128,6 +131,25 @@ def announced(llm: FakeLLM, cli) -> list[list[str]]:
             task.cancel()
 
     return asyncio.run(run())
+
+
+def test_a_server_that_answered_and_closes_late_has_answered(home):
+    home.mkdir(mode=0o700, parents=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(home / "1.sock"))
+        listener.listen()
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(msgspec.json.encode(presence.Presence(1, "http://x", "tiny", 1.0, "ready")))
+                time.sleep(2 * servers.SOON_S)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        found = servers.ask(home / "1.sock")
+        thread.join()
+    assert found is not None and found.model == "tiny"
 
 
 @pytest.mark.parametrize("status", ["starting", "failed"])

@@ -79,6 +79,9 @@ def test_a_fault_names_a_setting_as_it_was_given(cli, monkeypatch, model, tmp_pa
     file = tmp_path / "long.toml"
     file.write_text("max_model_len = 102400")
     assert cli("serve", "demo", "--config", os.fspath(file)).last_line == LONG.replace("--max-model-len", NAME)
+    file.write_text('enable_prefix_caching = true\nkv_layout = "contiguous"')
+    said = cli("serve", "demo", "--config", os.fspath(file)).last_line
+    assert said.startswith("error: enable_prefix_caching must be false with kv_layout contiguous")
     others = "not /x/num_pages, generation_config.json or 'run_ahead'"
     said = as_given(f"max_num_seqs 4 of page_size (--page-size), {others}", {})
     assert said == f"--max-num-seqs 4 of --page-size, {others}"

@@ -21,7 +21,7 @@ from jaxinfer.cli.servers import serves
 from jaxinfer.cli.session import Speed
 from jaxinfer.cli.snippets import Server
 from jaxinfer.cli.talker import Remote, read_answer
-from jaxinfer.errors import EngineError
+from jaxinfer.errors import EngineError, InvalidRequest
 from jaxinfer.llm.types import Delta, Timings
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.server.app import create_app
@@ -164,6 +164,17 @@ def test_a_body_that_is_too_large_is_told_as_the_server_tells_it(cli, model, ser
     assert outcome.last_line.startswith("error: the body must have at most 16777216 bytes, got 20000")
 
 
+def test_what_a_server_says_of_its_settings_stays_as_it_says_it(cli, model, monkeypatch):
+    monkeypatch.setenv("JAXINFER_MAX_MODEL_LEN", "4096")  # of this side
+
+    def script(ids, params):
+        raise InvalidRequest("the context has 64 tokens (max_model_len)")
+
+    with live(create_app(FakeLLM(script))) as port:
+        outcome = cli("run", "hi", "--url", f"http://127.0.0.1:{port}")
+    assert outcome.last_line == "error: the context has 64 tokens (max_model_len)"
+
+
 def lines(*events: object) -> Iterator[bytes]:
     yield b": comment\n"
     for event in events:
@@ -243,6 +254,7 @@ def test_a_rate_is_at_most_twice_that_of_the_whole_answer(first_s, gaps_s):
 @pytest.mark.parametrize("is_jaxinfer", [True, False])
 def test_only_a_server_of_ours_is_asked_for_its_time(monkeypatch, is_jaxinfer):
     sent = []
+    monkeypatch.setattr("http.client.HTTPConnection.connect", lambda self: None)
     monkeypatch.setattr("http.client.HTTPConnection.request", lambda self, *call: sent.append(json.loads(call[2])))
     answer = SimpleNamespace(status=500, read=lambda: b"")
     monkeypatch.setattr("http.client.HTTPConnection.getresponse", lambda self: answer)

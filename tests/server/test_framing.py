@@ -116,6 +116,13 @@ def test_another_protocol_that_is_offered_is_passed_over(port, requests, cuts):
     assert codes == [b"404" if chunks < 0 else b"200" for _, chunks in requests] + [b"404"], received
 
 
+@pytest.mark.parametrize("coded", ["0", "gzip", "chunked, gzip"])
+def test_an_offer_lets_no_body_pass_whose_end_no_coding_tells(port, coded):
+    offer = f"host: test\nconnection: Upgrade\nupgrade: h2c\ntransfer-encoding: {coded}"
+    head, rest = exchange(port, f"POST {COMPLETIONS} HTTP/1.1\n{offer}", b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert head.startswith("http/1.1 4") and b"HTTP/1.1" not in rest.partition(b'"error"')[0], (head, rest)
+
+
 def test_whole_answers_to_http_1_0_have_their_length_as_ever(port):
     head, rest = send(port, CHAT, STREAMS[CHAT])
     assert f"content-length: {len(rest)}" in head and json.loads(rest)["choices"]

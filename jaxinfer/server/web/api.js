@@ -50,7 +50,8 @@ class Server {
 
   /** The answer to a request, if it is a good one. Raises Refusal, Unreachable, or AbortError. */
   async ask(path, body, signal, method = body ? "POST" : "GET") {
-    const headers = { ...(body && { "content-type": "application/json" }), ...(this.key && { authorization: `Bearer ${this.key}` }) };
+    const { key } = this;
+    const headers = { ...(body && { "content-type": "application/json" }), ...(key && { authorization: `Bearer ${key}` }) };
     const options = { method, headers, body: body && JSON.stringify(body), signal, cache: "no-store" };
     let response;
     try {
@@ -63,7 +64,7 @@ class Server {
     }
     if (response.ok) return response;
     const text = await response.text();
-    throw new Refusal(response.status, errorIn(text, response.status), Number(response.headers.get("retry-after")) || 0, this.key);
+    throw new Refusal(response.status, errorIn(text, response.status), Number(response.headers.get("retry-after")) || 0, key);
   }
 
   /** Whether somebody answers at all, if only what this page may not read. */
