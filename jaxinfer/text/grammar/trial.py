@@ -32,7 +32,7 @@ from jaxinfer.text.grammar.lexemes import heavy_lexemes, largest_repetition
 from jaxinfer.text.grammar.misread import misread_in_schema
 from jaxinfer.text.grammar.parts import parts
 from jaxinfer.text.grammar.reasons import DEAD_END, FORCED, NO_SIGN, NOTHING, TOO_COMPLEX, reason_of
-from jaxinfer.text.grammar.source import JSON_SCHEMA, MAX_TEXT_CHARS, Constraint, guided, source_of
+from jaxinfer.text.grammar.source import JSON_SCHEMA, MAX_TEXT_CHARS, Constraint, guided, notes_of, source_of
 from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.tools.opening import Opening
@@ -158,7 +158,8 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
         return Tried(error=_with_its_place(str(error)[:400], text, rules))
     except (RecursionError, MemoryError):
         return Tried(error="it must be small enough to be read, it is nested too deeply or too large; make it smaller")
-    warnings = (*constraint.warnings, *warnings_of(matcher))
+    notes = [note for schema in _schemas(text) for note in notes_of(schema)]
+    warnings = (*constraint.warnings, *warnings_of(matcher), *dict.fromkeys(notes))
     if why := _fault_of_a_beginning(vocabulary, matcher) or _fault_of_a_lexeme(vocabulary, text, rules):
         return Tried(error=_with_its_place(why, text, rules))
     return Tried(text, warnings, after=constraint.after, strict=constraint.strict)
