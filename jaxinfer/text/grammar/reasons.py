@@ -38,6 +38,7 @@ _TOO_COMPLEX = re.compile(  # the library's limits
 _FORCED = re.compile(r"[Tt]oo many items \(limit \d+; ff_tokens\)")  # while it spells what must come next
 _IN_WORDS = (  # where the library shows its own trees, types and parts
     (re.compile(r"Regex is empty: .*"), "no text is of all its patterns and bounds"),
+    (re.compile(r"unrecognized escape sequence: (?=.*\\k<)"), "backreferences are not supported: "),
     (re.compile(r"integer interval .* contains no integer values"), "no integer is between its bounds"),
     (re.compile(r"Failed to generate regex for .*"), "its numbers' bounds are too far from 0; bring them nearer"),
     (
@@ -85,7 +86,7 @@ def reason_of(error: str) -> str:
         return STRAYED
     why = next((line.removeprefix("error: ") for line in more if line.startswith("error: ")), "")
     if why and reason.endswith(":"):  # of a regular expression, which comes between
-        return f"{reason} {why}: {more[0].strip()}"
+        reason = f"{reason} {why}: {more[0].strip()}"
     for inside, words in _IN_WORDS:
         reason = inside.sub(words, reason)
     return reason.partition(". Enable 'coerce_one_of'")[0]  # which clients call strict

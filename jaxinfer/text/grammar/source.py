@@ -14,6 +14,7 @@ from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.grammar.misread import misread
 from jaxinfer.text.grammar.parts import parts
 from jaxinfer.text.grammar.quoting import quotable
+from jaxinfer.text.grammar.readable import make_readable
 from jaxinfer.text.tools.opening import Opening
 
 Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
@@ -29,7 +30,10 @@ _NUMBER = re.compile(  # or a string, of what json.dumps writes; integers of 64 
     r'"[^"\\]*(?:\\.[^"\\]*)*"|(?P<float>-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+))|(?P<integer>-?\d{20,})'
 )
 _COUNTS = {f"{end}{what}" for end in ("min", "max") for what in ("Length", "Items", "Properties")}
-_MAY_CHANGE = re.compile(r'\d{10}|\d[eE]|"pattern|"exclusiveM')  # as _as_meant writes it
+_MAY_CHANGE = re.compile(  # as _as_meant writes it
+    r'\d{10}|\d[eE]|"(?:pattern|exclusiveM|propertyN|\$?id": "|\$ref": "[^"]+(?:[^!-~]|[#%<>[\]\\^`{|}])|'
+    r'\$schema": "(?!http(?:s://json-schema\.org/draft/2020-12|://json-schema\.org/draft-07)/schema#?"))'
+)
 _NOTE = "as it is written here: "  # begins the comment of a part that `guided` has changed
 _MAX_COUNT = (1 << 32) - 1
 AS_SENT = "\n# as sent"  # ends a grammar that a client wrote, which may be ambiguous as none of ours is
@@ -101,7 +105,7 @@ def _as_meant(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
     schema = copy.deepcopy(schema)
     beside = fractions(part for part, _ in parts(schema))
     for part, _ in parts(schema):
-        _note(part, hold_bounds(part, beside), strict)
+        _note(part, make_readable(part, strict=strict) + hold_bounds(part, beside), strict)
         part.update(dict.fromkeys(_too_large(part), _MAX_COUNT))
         if isinstance(part.get("pattern"), str):
             part["pattern"] = quotable(part["pattern"])

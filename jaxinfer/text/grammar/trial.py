@@ -56,7 +56,10 @@ _TOOL = re.compile(
     r'"name": ("(?:[^"\\]|\\.)*")|<function=(.*)>|^([^"<]+)[(>]$|([\w.-]+)\n(?:```json\n)?$'
 )  # as rules of calls begin
 # llguidance's words for what strict alone refuses
-_LEFT_OUT = "Unimplemented keys", "Unknown format", "oneOf constraints", "min/maxProperties only"
+_LEFT_OUT = (
+    *("Unimplemented keys", "Unknown format", "oneOf constraints", "min/maxProperties only"),
+    *("look-around", "backreferences"),
+)
 
 
 class TrialSetting(msgspec.Struct):
@@ -254,7 +257,7 @@ def refuse(tried: Tried, constraint: Constraint) -> Tried:
         return left_free(constraint, tried.error, tried.warnings)
     if tried.error:
         param = tried.param or constraint.param
-        left_out = any(words in tried.error for words in _LEFT_OUT)
+        left_out = constraint.kind not in ("regex", "grammar") and any(words in tried.error for words in _LEFT_OUT)
         cure = "; leave that out, or set strict to false" if left_out else ""
         message = f"{param} must be something that an answer can be held to: {tried.error[:400]}{cure}"
         raise InvalidRequest(message, param=param, code="invalid_grammar")
