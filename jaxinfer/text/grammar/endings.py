@@ -12,7 +12,9 @@ _CLOSERS = "}])>"  # of them and '"' an ending is made wherever they may come
 _LINKS = (b":", b",")
 _OPENERS = b"([{<-+\\"  # which begin something
 MAX_WIDE, MAX_PLACES = 160, 16  # tokens tried in a wide search, at so many places
-MAX_CHOSEN = 48  # tokens of an ending that nothing forces: each costs a mask, up to 1.3 ms where 152,000 tokens are
+# Tokens of an ending that are guessed, or behind which a text may go on: each costs a mask of many tokens, up to 1.3 ms
+# where 152,000 tokens are. Signs between values cost 0.02 ms, and a deep answer needs several for each level.
+MAX_COSTLY = 48
 _FIRST, _SHORTEST = 256, 4096  # of a vocabulary, by rank and by length: all of a large one take a millisecond
 MAX_GUESSED = 6
 _PLAIN = frozenset(b" abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -60,20 +62,20 @@ class Endings:
     ) -> tuple[tuple[int, ...] | None, int]:
         """Each step takes what is forced, or the best token by an order of our own, and never goes back. Also how many
         tokens were neither forced nor such as lead to an end."""
-        at, found, used, num_guessed = matcher.deep_copy(), list[int](), Counter[int](), 0
-        num_chosen = 0
+        at, found, used, num_guessed, num_costly = matcher.deep_copy(), list[int](), Counter[int](), 0, 0
         while not (at.is_accepting() or at.is_error()) and len(found) < max_tokens:
             tokens = self._forced(at, usable)
             if not tokens:
-                num_chosen += 1
-                if num_chosen > MAX_CHOSEN:
+                if num_costly == MAX_COSTLY:
                     return None, num_guessed
-                tokens = self._best(at, usable, used)
-                num_guessed += sum(not self._never_tires[token] for token in tokens)
+                tokens, is_text = self._best(at, usable, used)
+                used.update(tokens)  # not those that are forced: a name with an n would make null tire before a brace
+                is_guess = not all(self._never_tires[token] for token in tokens)
+                num_guessed += is_guess
+                num_costly += is_guess or is_text
             if not tokens or at.try_consume_tokens(tokens) < len(tokens):
                 return None, num_guessed
             found += tokens
-            used.update(tokens)
         is_found = at.is_accepting() and not at.is_error() and len(found) <= max_tokens
         return tuple(found) if is_found else None, num_guessed
 
@@ -112,23 +114,24 @@ class Endings:
         tokens = self._vocabulary.tokenize_bytes(text)
         return tokens if all(usable[token // 32] >> token % 32 & 1 for token in tokens) else []
 
-    def _best(self, at: "LLMatcher", usable: np.ndarray, used: Counter[int]) -> list[int]:
+    def _best(self, at: "LLMatcher", usable: np.ndarray, used: Counter[int]) -> tuple[list[int], bool]:
+        """One token, or none; and whether a text may go on."""
         mask = self._mask(at, usable)
         is_text = 4 * _count(mask & self.words) > self._num_words  # where a brace closes nothing
         ranks, first = (self._in_text, self._first_in_text) if is_text else (self._outside, self._first_outside)
         may_come = (mask[first // 32] >> first % 32 & 1).astype(bool)
         for token in first[may_come].tolist():  # as a rule it is one of these: no need to look at all of them
             if not used[token] or self._never_tires[token]:
-                return [token]
+                return [token], is_text
         allowed = np.flatnonzero(_flags(mask)[: len(ranks)])
         if not len(allowed):
-            return []
+            return [], is_text
         costs = ranks[allowed]
         if tired := [token for token in used if not self._never_tires[token]]:  # or (ab)*c would never come to its c
             times = np.zeros(len(ranks), np.int64)
             times[tired] = [used[token] for token in tired]
             costs = costs + times[allowed] * len(ranks)
-        return [int(allowed[np.argmin(costs)])]
+        return [int(allowed[np.argmin(costs)])], is_text
 
     def _mask(self, at: "LLMatcher", usable: np.ndarray) -> np.ndarray:
         from llguidance.numpy import fill_next_token_bitmask

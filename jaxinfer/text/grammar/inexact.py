@@ -8,12 +8,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from jaxinfer.text.grammar.bounds import BOUNDS, EXACT, fault_of_bounds, is_number
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.grammar.parts import below_of, parts
 
-_EXACT = 1 << 53  # up to it, each integer is a double
 _MOST = (1 << 63) - 1  # and -_MOST the least: llguidance does not end well with the one below
-_BOUNDS = {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}
 
 
 def inexact(schema: Any) -> str | None:
@@ -23,7 +22,7 @@ def inexact(schema: Any) -> str | None:
     found = list(parts(schema))
     asks_integers = any("integer" in _types(part) for part, _ in found)
     for part, place in found:
-        for name in part.keys() & {"const", "enum", "multipleOf", *_BOUNDS}:
+        for name in part.keys() & {"const", "enum", "multipleOf", *BOUNDS}:
             for number in _numbers(part[name]):
                 if isinstance(number, float) and spelling(number) is None:
                     law = f"a number of {name} must be a double that the grammar's library reads as itself"
@@ -32,10 +31,13 @@ def inexact(schema: Any) -> str | None:
             for number in _numbers(part[name]):
                 if why := _fault_of_value(number, asks_integers):
                     return f"{why}, and {_shown(place, name)} has {_short(number)}; use a string of its digits"
-        for name in part.keys() & _BOUNDS:
-            if _is_number(part[name]) and not _holds(name, part[name]):
-                law = f"{name} must be less than 2**63 away from 0, beside an integer that a double holds"
-                return f"{law}, and {_shown(place, name)} is {_short(part[name])}; bring it nearer to 0"
+        for name in part.keys() & BOUNDS:
+            if is_number(part[name]) and not _holds(name, part[name]):
+                law = f"within {name} there must be a number less than 2**63 away from 0 that a double holds"
+                cure = "bring it nearer to 0, or farther from the bound beside it"
+                return f"{law}, and {_shown(place, name)} is {_short(part[name])}; {cure}"
+        if why := fault_of_bounds(part):
+            return f"{why}, and there is none at {ascii(place)}; bring them farther apart, or away from 0"
     return None
 
 
@@ -48,14 +50,10 @@ def _numbers(value: Any) -> Iterator[int | float]:
     unread = [value]
     while unread:
         value = unread.pop()
-        if _is_number(value):
+        if is_number(value):
             yield value
         elif isinstance(value, dict | list):
             unread.extend(value.values() if isinstance(value, dict) else value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
 def _fault_of_value(number: int | float, asks_integers: bool) -> str:
@@ -63,7 +61,7 @@ def _fault_of_value(number: int | float, asks_integers: bool) -> str:
 
     asks_integers: some part of the schema does. Which parts hold for one value is not looked for.
     """
-    if abs(number) <= _EXACT or number % 1:
+    if abs(number) <= EXACT or number % 1:
         return ""
     if number == -_MOST - 1 or (asks_integers and abs(number) > _MOST):
         return "an integer of const or enum must be less than 2**63 away from 0"

@@ -17,8 +17,13 @@ FORCED = (
 TOO_LARGE = (
     "written as a grammar it must have at most 65000 symbols, it has more; use fewer properties, alternatives and tags"
 )
+TOO_NESTED = (
+    "an expression must nest at most 250 parentheses and classes, one nests more; "
+    "use fewer of them, or a bound with fewer places"
+)
 STRAYED = "the library behind it failed, the server's log says how; write it in another way"
 NO_SIGN = "): lexer error"  # with which the library ends where a text is none of its signs, behind a place near there
+_NESTED = "exceed the maximum number of nested"
 _NO_TOKEN = "NoExtensionBias"
 _INSIDE = re.compile(  # of a bug: a panic, and what its state or a token that its mask forbids lead to
     r"(?:Parser Error|panic|Internal error): |parser stopped in |prefix mismatch: |unexpected backtracking|"
@@ -33,6 +38,8 @@ _TOO_COMPLEX = re.compile(  # the library's limits
 _FORCED = re.compile(r"[Tt]oo many items \(limit \d+; ff_tokens\)")  # while it spells what must come next
 _IN_WORDS = (  # where the library shows its own trees, types and parts
     (re.compile(r"Regex is empty: .*"), "no text is of all its patterns and bounds"),
+    (re.compile(r"unrecognized escape sequence: (?=.*\\k<)"), "backreferences are not supported: "),
+    (re.compile(r"integer interval .* contains no integer values"), "no integer is between its bounds"),
     (re.compile(r"Failed to generate regex for .*"), "its numbers' bounds are too far from 0; bring them nearer"),
     (
         re.compile(r"Resource '(?:json-schema:///)?(.*)' is not present in a registry.*"),
@@ -62,6 +69,8 @@ _IN_WORDS = (  # where the library shows its own trees, types and parts
 
 def reason_of(error: str) -> str:
     """What of llguidance's error says what is wrong, without the place in a text that is ours."""
+    if _NESTED in error:
+        return TOO_NESTED
     line, *more = [line for line in error.splitlines() if line.strip()] or ["it cannot be compiled"]
     if line == _NO_TOKEN:
         return DEAD_END
@@ -77,7 +86,7 @@ def reason_of(error: str) -> str:
         return STRAYED
     why = next((line.removeprefix("error: ") for line in more if line.startswith("error: ")), "")
     if why and reason.endswith(":"):  # of a regular expression, which comes between
-        return f"{reason} {why}: {more[0].strip()}"
+        reason = f"{reason} {why}: {more[0].strip()}"
     for inside, words in _IN_WORDS:
         reason = inside.sub(words, reason)
     return reason.partition(". Enable 'coerce_one_of'")[0]  # which clients call strict

@@ -9,10 +9,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from jaxinfer.text.grammar.bounds import fractions, hold_bounds
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.grammar.misread import misread
 from jaxinfer.text.grammar.parts import parts
 from jaxinfer.text.grammar.quoting import quotable
+from jaxinfer.text.grammar.readable import make_readable
 from jaxinfer.text.tools.opening import Opening
 
 Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
@@ -28,10 +30,12 @@ _NUMBER = re.compile(  # or a string, of what json.dumps writes; integers of 64 
     r'"[^"\\]*(?:\\.[^"\\]*)*"|(?P<float>-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+))|(?P<integer>-?\d{20,})'
 )
 _COUNTS = {f"{end}{what}" for end in ("min", "max") for what in ("Length", "Items", "Properties")}
-_MAY_CHANGE = re.compile(r'\d{10}|\d[eE]|"pattern|"exclusiveM')  # as _as_meant writes it
+_MAY_CHANGE = re.compile(  # as _as_meant writes it
+    r'\d{10}|\d[eE]|"(?:pattern|exclusiveM|propertyN|\$?id": "|\$ref": "[^"]+(?:[^!-~]|[#%<>[\]\\^`{|}])|'
+    r'\$schema": "(?!http(?:s://json-schema\.org/draft/2020-12|://json-schema\.org/draft-07)/schema#?"))'
+)
+_NOTE = "as it is written here: "  # begins the comment of a part that `guided` has changed
 _MAX_COUNT = (1 << 32) - 1
-_OPEN = (("exclusiveMinimum", "minimum", 1, max), ("exclusiveMaximum", "maximum", -1, min))
-_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 AS_SENT = "\n# as sent"  # ends a grammar that a client wrote, which may be ambiguous as none of ours is
 ANY_TEXT = r"TEXT: /(.|\n)*/"
 
@@ -92,16 +96,16 @@ def guided(schema: Any, *, strict: bool) -> str:
         schema = {} if schema else {"not": {}}
     written = json.dumps(schema := {**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
     if _MAY_CHANGE.search(written):
-        written = json.dumps(_as_meant(schema), ensure_ascii=False)
+        written = json.dumps(_as_meant(schema, strict=strict), ensure_ascii=False)
     return _NUMBER.sub(_spelt_number, written)
 
 
-def _as_meant(schema: dict[str, Any]) -> dict[str, Any]:
+def _as_meant(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
     """The same schema, written so that llguidance reads it as it is."""
     schema = copy.deepcopy(schema)
-    fractions = [part[name] for part, _ in parts(schema) for name in _BOUNDS if _is_fraction(part.get(name))]
+    beside = fractions(part for part, _ in parts(schema))
     for part, _ in parts(schema):
-        _close_bounds(part, fractions)
+        _note(part, make_readable(part, strict=strict) + hold_bounds(part, beside), strict)
         part.update(dict.fromkeys(_too_large(part), _MAX_COUNT))
         if isinstance(part.get("pattern"), str):
             part["pattern"] = quotable(part["pattern"])
@@ -110,37 +114,28 @@ def _as_meant(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
+def _note(part: dict[str, Any], changes: list[str], strict: bool) -> None:
+    """What a part does not say any more, for `notes_of`."""
+    if changes and not strict:
+        part["$comment"] = f"{_NOTE}{'; '.join(changes)}"
+
+
+def notes_of(schema: Any) -> list[str]:
+    """What a schema that `guided` wrote does not hold answers to, with its place; strict or not known: nothing."""
+    found = [(part.get("$comment"), place) for part, place in parts(schema)] if isinstance(schema, dict) else []
+    return [
+        f"{note.removeprefix(_NOTE)}, at {ascii(place)}"[:200]
+        for note, place in found
+        if isinstance(note, str) and note.startswith(_NOTE)
+    ]
+
+
 def _joined(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """By name; of those of one name all hold."""
     found: dict[str, Any] = {}
     for name, below in named:
         found[name] = {"allOf": [found[name], below]} if name in found else below
     return found
-
-
-def _is_fraction(bound: Any) -> bool:
-    return isinstance(bound, float) and math.isfinite(bound) and not bound.is_integer()
-
-
-def _close_bounds(part: dict[str, Any], bounds: list[float]) -> None:
-    """An open bound that is an integer, beside another less than 1 away: llguidance takes the bound itself, so a
-    closed one of 15 digits replaces it. bounds: those of the whole schema, since several parts may hold for one value.
-    """
-    for name, closed, sign, nearest in _OPEN:
-        bound = part.get(name)
-        if part.get("type") == "integer" or not isinstance(bound, int | float) or isinstance(bound, bool):
-            continue
-        if abs(bound) >= 1e13 or bound % 1 or not any(0 < (other - bound) * sign < 1 for other in bounds):
-            continue
-        places = 15 - len(str(abs(int(bound))))
-        next_to = round(bound + sign * 10.0**-places, places)
-        beside = part.get(closed, next_to)
-        if isinstance(beside, bool) or not isinstance(beside, int | float):  # no bound: the library says so
-            continue
-        if any(0 < (other - bound) * sign < abs(next_to - bound) for other in bounds):  # nothing would be left
-            continue
-        part[closed] = nearest(next_to, beside)
-        del part[name]
 
 
 def _too_large(part: dict[str, Any]) -> list[str]:

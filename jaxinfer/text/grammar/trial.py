@@ -32,7 +32,7 @@ from jaxinfer.text.grammar.lexemes import heavy_lexemes, largest_repetition
 from jaxinfer.text.grammar.misread import misread_in_schema
 from jaxinfer.text.grammar.parts import parts
 from jaxinfer.text.grammar.reasons import DEAD_END, FORCED, NO_SIGN, NOTHING, TOO_COMPLEX, reason_of
-from jaxinfer.text.grammar.source import JSON_SCHEMA, MAX_TEXT_CHARS, Constraint, guided, source_of
+from jaxinfer.text.grammar.source import JSON_SCHEMA, MAX_TEXT_CHARS, Constraint, guided, notes_of, source_of
 from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.tools.opening import Opening
@@ -56,7 +56,10 @@ _TOOL = re.compile(
     r'"name": ("(?:[^"\\]|\\.)*")|<function=(.*)>|^([^"<]+)[(>]$|([\w.-]+)\n(?:```json\n)?$'
 )  # as rules of calls begin
 # llguidance's words for what strict alone refuses
-_LEFT_OUT = "Unimplemented keys", "Unknown format", "oneOf constraints", "min/maxProperties only"
+_LEFT_OUT = (
+    *("Unimplemented keys", "Unknown format", "oneOf constraints", "min/maxProperties only"),
+    *("look-around", "backreferences"),
+)
 
 
 class TrialSetting(msgspec.Struct):
@@ -158,7 +161,8 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
         return Tried(error=_with_its_place(str(error)[:400], text, rules))
     except (RecursionError, MemoryError):
         return Tried(error="it must be small enough to be read, it is nested too deeply or too large; make it smaller")
-    warnings = (*constraint.warnings, *warnings_of(matcher))
+    notes = [note for schema in _schemas(text) for note in notes_of(schema)]
+    warnings = (*constraint.warnings, *warnings_of(matcher), *dict.fromkeys(notes))
     if why := _fault_of_a_beginning(vocabulary, matcher) or _fault_of_a_lexeme(vocabulary, text, rules):
         return Tried(error=_with_its_place(why, text, rules))
     return Tried(text, warnings, after=constraint.after, strict=constraint.strict)
@@ -253,7 +257,7 @@ def refuse(tried: Tried, constraint: Constraint) -> Tried:
         return left_free(constraint, tried.error, tried.warnings)
     if tried.error:
         param = tried.param or constraint.param
-        left_out = any(words in tried.error for words in _LEFT_OUT)
+        left_out = constraint.kind not in ("regex", "grammar") and any(words in tried.error for words in _LEFT_OUT)
         cure = "; leave that out, or set strict to false" if left_out else ""
         message = f"{param} must be something that an answer can be held to: {tried.error[:400]}{cure}"
         raise InvalidRequest(message, param=param, code="invalid_grammar")

@@ -9,7 +9,6 @@ class Case(NamedTuple):
     """valid, invalid: values as Python reads them, their properties in the schema's order, as an answer has them.
 
     refused: what strict says no to, as the refusal spells it; without strict that is left out with a warning.
-    always: it is refused without strict too, so that nothing can be said of values.
     loose: values that are invalid for that reason alone, so that they pass where it is left out.
     client: whether clients send it so.
     """
@@ -20,7 +19,6 @@ class Case(NamedTuple):
     invalid: tuple[Any, ...]
     refused: str = ""
     loose: tuple[Any, ...] = ()
-    always: bool = False
     client: bool = False
 
 

@@ -99,3 +99,42 @@ def test_words_are_letters_and_spaces(compiler):
     ids = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
     texts = [compiler.vocabulary.decode_bytes([int(i)]).decode() for i in ids]
     assert len(texts) > 52 and all(text.replace(" ", "a").isalpha() for text in texts)
+
+
+def closed(**properties):
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+THIS = {"$ref": "#"}
+DEEP = {
+    "a list": (closed(v={"type": "boolean"}, n={"anyOf": [THIS, {"type": "null"}]}), '{"v":true,"n":', 1),
+    "a list of names": (
+        closed(name={"type": "string"}, next={"anyOf": [THIS, {"type": "null"}]}),
+        '{"name":"a","next":',
+        1,
+    ),
+    "a list that begins within": (closed(n={"anyOf": [THIS, {"type": "null"}]}, v={"type": "boolean"}), '{"n":', 11),
+    "a tree": (
+        closed(value={"type": "integer"}, children={"type": "array", "items": THIS}),
+        '{"value":1,"children":[',
+        2,
+    ),
+    "a term": (closed(a={"anyOf": [THIS, {"type": "number"}]}, b={"anyOf": [THIS, {"type": "number"}]}), '{"a":', 7),
+}
+
+
+@pytest.mark.parametrize(("schema", "level", "tokens"), DEEP.values(), ids=DEEP)
+def test_deep_answers_are_closed_wherever_they_stand(compiler, schema, level, tokens):
+    """tokens: of an ending, for each level that is open. These were given up at 1 to 20 levels."""
+    source = source_of(Constraint("json_schema", json.dumps(schema)), {})
+    grammar = compiler.compile(source, closes=True).result().copy()
+    depth = min(30, 200 // tokens)
+    for i, token in enumerate(compiler.vocabulary.tokenize_str(level * depth)):
+        grammar.accept(token)
+        if i % 5 == 0:
+            found = grammar.ending(ALL, 256)
+            assert found is not None and grammar.may_end(found) and len(found) <= tokens * depth + 40
+
+
+def test_an_ending_of_many_guesses_is_given_up(compiler):
+    assert begun(compiler, "regex", "([0-9]x){60}", "").ending(ALL, 256) is None

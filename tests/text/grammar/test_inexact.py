@@ -32,6 +32,8 @@ FOUND = {
     "a most between doubles": ({"type": "integer", "maximum": LARGE + 2}, "'#/maximum'"),
     "an open most of 64 bits": ({"type": "integer", "exclusiveMaximum": 2**63 - 1}, "'#/exclusiveMaximum'"),
     "what is more than any double": ({"minimum": 10**400}, "'#/minimum'"),
+    "an open bound without a double beside it": ({"exclusiveMinimum": 0, "maximum": 1e-70}, "at '#'"),
+    "a bound of too many places": ({"items": {"minimum": 1e-70}}, "at '#/items'"),
     "an alternative": ({"anyOf": [{}, {"const": 10**30 + 1}]}, "'#/anyOf/1/const'"),
 }
 LEFT = [
@@ -44,6 +46,7 @@ LEFT = [
     {"type": "integer", "minimum": 0, "maximum": 2**64 - 1},
     {"type": "integer", "minimum": 0, "exclusiveMaximum": 1e300},
     {"type": "number", "minimum": -0.5, "exclusiveMaximum": 0.5},
+    {"type": "integer", "exclusiveMinimum": 0, "maximum": 0.5},
     {"default": LARGE, "examples": [LARGE, {"const": LARGE}]},
     {"properties": {"const": {"maximum": LARGE}, "enum": {}}, "default": {"minimum": 1e19}},
 ]
@@ -120,4 +123,4 @@ def test_a_bound_that_is_no_number_is_the_library_s_to_refuse(beside):
 
 
 def test_a_closed_bound_never_passes_the_other():
-    assert json.loads(guided({"exclusiveMinimum": 0, "maximum": 1e-16}, strict=True))["exclusiveMinimum"] == 0
+    assert json.loads(guided({"exclusiveMinimum": 0, "maximum": 1e-70}, strict=True))["exclusiveMinimum"] == 0

@@ -17,6 +17,6 @@ def test_a_number_without_a_fraction_is_an_integer(vocabulary, tokenizer):
 
 
 def test_other_numbers_stay_as_they_are():
-    schema = {"minimum": 0.5, "maximum": 1e300, "const": "3.0", "enum": [-0.25, 7]}
+    schema = {"minimum": 0.5, "maximum": 1e18, "multipleOf": 0.25, "default": 1e300, "const": "3.0", "enum": [-0.25, 7]}
     written = json.loads(guided(schema, strict=True))
     assert {name: written[name] for name in schema} == schema

@@ -394,3 +394,12 @@ def test_silence_is_kept_of_calls_that_are_left_free_alone(setting, fault, said)
             assert own._child is None, "the second time nobody was asked"
         own._timeout_s = 30
     own.close()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_tool_with_a_pattern_of_no_automaton_may_be_required(tried, form):
+    held = an_object(a={"type": "array", "items": {"type": "string", "pattern": "^(?!x)a"}}, kept={"type": "integer"})
+    calls = tool_grammar(form, ToolUse({"f": held}), due=True, control_tokens={})
+    found = tried.check(Constraint("tools", calls=calls, param="tools"))
+    (warning,) = found.warnings
+    assert "is left out, since it needs look-around" in warning and '"type": "integer"' in found.text
