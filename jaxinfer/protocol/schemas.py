@@ -84,8 +84,11 @@ _TOOL: Schema = {
             "properties": {
                 "name": _TOOL_NAME,
                 "description": {"type": ["string", "null"]},
-                "parameters": {"type": "object", "description": "a JSON schema of type object"},
-                "strict": {"type": "boolean", "description": "arguments are of the schema, or the request is refused"},
+                "parameters": {"type": ["object", "null"], "description": "a JSON schema of type object"},
+                "strict": {
+                    "type": ["boolean", "null"],
+                    "description": "arguments are of the schema, or the request is refused",
+                },
             },
             "required": ["name"],
         },
@@ -103,7 +106,7 @@ _ANTHROPIC_TOOL: Schema = {
     "properties": {
         "type": {"enum": ["custom", None]},
         **{name: schema for name, schema in _FUNCTION.items() if name != "parameters"},
-        "input_schema": _FUNCTION["parameters"],
+        "input_schema": _FUNCTION["parameters"] | {"type": "object"},
     },
     "required": ["name", "input_schema"],
 }
