@@ -12,7 +12,7 @@ from jaxinfer.protocol.fields import SAMPLING_FIELDS, Envelope, Refusal, read_wi
 from jaxinfer.protocol.flat_tools import ANTHROPIC, Offered, named, nested
 from jaxinfer.protocol.structured import STRUCTURED
 from jaxinfer.protocol.tools import Tools, read_tools
-from jaxinfer.protocol.validate import NUMBERS, Verbatim, invalid, is_same
+from jaxinfer.protocol.validate import NUMBERS, Range, Verbatim, invalid, is_same
 
 FORMAT = "output_config.format"
 NAMES = {
@@ -41,6 +41,7 @@ HINTS: dict[str, tuple[Any, ...]] = {
     "output_config.task_budget": (),
 }
 MESSAGES_SAMPLING = SAMPLING_FIELDS - MESSAGES_REFUSED.keys()
+MAX_TOKENS = Range(0, NUMBERS["max_tokens"].high, "an integer of at least 0 and below 2^63", integer=True)
 
 
 class AnthropicThinking(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,9 +115,9 @@ class CountTokens:
 
 def read_message_request(body: dict[str, Any]) -> ChatRequest:
     """Read a /v1/messages request's JSON object. Raises InvalidRequest."""
-    most = NUMBERS["max_tokens"]
-    if not most.allows(required(body, "max_tokens")):
-        raise invalid("max_tokens", most.law, body["max_tokens"])
+    if not MAX_TOKENS.allows(required(body, "max_tokens")):
+        raise invalid("max_tokens", MAX_TOKENS.law, body["max_tokens"])
+    prompt_only = body["max_tokens"] == 0
     required(body, "messages")
     known = MESSAGES_IGNORED | MESSAGES_SAMPLING | STRUCTURED
     wire, unknown = read_wire(body, MessagesWire, refused=MESSAGES_REFUSED, also_known=known)
@@ -127,6 +128,8 @@ def read_message_request(body: dict[str, Any]) -> ChatRequest:
         "continue_final_message": conversation.goes_on,
         **tools,
     }
+    if prompt_only:
+        own["max_tokens"] = 1
     form = _format(wire, body.get("response_format"))
     if form is not None:
         own["response_format"] = form
@@ -137,7 +140,7 @@ def read_message_request(body: dict[str, Any]) -> ChatRequest:
     with speaking_of(NAMES if form is None else NAMES | {"response_format": FORMAT}, offered.places):
         chat = read_chat(carried(body, MESSAGES_REFUSED) | own, messages=conversation.messages)
     unknown += _unread_hints(wire) + conversation.unknown + offered.unread
-    return dataclasses.replace(chat, unknown=unknown, max_tokens_is_ceiling=True)
+    return dataclasses.replace(chat, unknown=unknown, max_tokens_is_ceiling=True, prompt_only=prompt_only)
 
 
 def read_count_tokens(body: dict[str, Any]) -> CountTokens:

@@ -72,6 +72,7 @@ class ChatRequest:
     messages: role, content and what else a template reads.    unknown: names nobody reads, for the warning header.
     template_kwargs: its switches.    drops_oldest: turns may be left out so that the rest fits.
     max_tokens_is_ceiling: an answer that reaches the context's end before max_tokens ends there; else it is refused.
+    prompt_only: no answer is wanted, only the prompt in the cache; one token is computed and not shown.
     """
 
     wire: ChatWire
@@ -83,6 +84,7 @@ class ChatRequest:
     template_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     drops_oldest: bool = False
     max_tokens_is_ceiling: bool = False
+    prompt_only: bool = False
 
 
 def read_chat(

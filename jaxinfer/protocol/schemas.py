@@ -9,6 +9,7 @@ import msgspec
 
 from jaxinfer.protocol.abort import REFUSED as ABORT_REFUSED
 from jaxinfer.protocol.abort import AbortWire
+from jaxinfer.protocol.anthropic import MAX_TOKENS as MESSAGES_MAX_TOKENS
 from jaxinfer.protocol.anthropic import MESSAGES_IGNORED, MESSAGES_REFUSED, CountTokensWire, MessagesWire
 from jaxinfer.protocol.anthropic_blocks import DIALECT as ANTHROPIC
 from jaxinfer.protocol.batches import BATCH_REFUSED, FILE_UPLOAD, BatchWire
@@ -372,7 +373,7 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
             MessagesWire,
             anthropic,
             MESSAGES_REFUSED,
-            sampling,
+            sampling | {"max_tokens": _of_range(MESSAGES_MAX_TOKENS)},
             required=["messages", "max_tokens"],
             ignored=MESSAGES_IGNORED,
         ),
