@@ -13,6 +13,7 @@ from jaxinfer.protocol.fields import (
     Refusal,
     check_envelope,
     check_stream_logprobs,
+    is_no_limit,
     read_sampling,
     read_wire,
     required,
@@ -35,7 +36,6 @@ CHAT_REFUSED = {
     "audio": Refusal(),
     "web_search_options": Refusal(),
     "moderation": Refusal(),
-    "prompt_cache_options": Refusal(),
     "chat_template": Refusal(cure="the model's own template is used"),
     "documents": Refusal(),
     "echo": Refusal((False,)),
@@ -174,7 +174,7 @@ def num_logprobs(wanted: bool, top: Any, most: int = MAX_LOGPROBS) -> int | None
 def _newer_max_tokens(body: dict[str, Any]) -> dict[str, Any]:
     """max_completion_tokens, OpenAI's newer name, wins over max_tokens."""
     value = body.get("max_completion_tokens")
-    if value is None:
+    if value is None or is_no_limit(value):
         return body
     if not NUMBERS["max_tokens"].allows(value):
         raise invalid("max_completion_tokens", NUMBERS["max_tokens"].law, value)

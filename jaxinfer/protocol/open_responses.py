@@ -47,7 +47,6 @@ RESPONSE_REFUSED: dict[str, Refusal] = {
     "moderation": Refusal(),
     "image": Refusal(),
     "access_programs": Refusal(),
-    "prompt_cache_options": Refusal(),
     "max_tokens": Refusal(cure="set max_output_tokens"),
     "max_completion_tokens": Refusal(cure="set max_output_tokens"),
     "logprobs": Refusal(cure=f"set include to [{LOGPROBS}]"),

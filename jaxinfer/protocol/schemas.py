@@ -16,7 +16,7 @@ from jaxinfer.protocol.batches import BATCH_REFUSED, FILE_UPLOAD, BatchWire
 from jaxinfer.protocol.chat import CHAT_REFUSED, ChatWire
 from jaxinfer.protocol.completions import COMPLETION_REFUSED, MAX_PROMPTS, CompletionWire
 from jaxinfer.protocol.embeddings import EMBEDDING_REFUSED, MAX_INPUTS, SCORE_REFUSED, EmbeddingWire, ScoreWire
-from jaxinfer.protocol.fields import IGNORED, LEAVE_OUT, SAMPLING_FIELDS, Refusal
+from jaxinfer.protocol.fields import IGNORED, LEAVE_OUT, NO_LIMIT, SAMPLING_FIELDS, Refusal
 from jaxinfer.protocol.meanings import MEANINGS
 from jaxinfer.protocol.messages import CHAT, MAX_MESSAGES, Dialect
 from jaxinfer.protocol.ollama import CHAT_REFUSED as OLLAMA_REFUSED
@@ -321,7 +321,7 @@ def _by_name(vocab_size: int) -> dict[str, Schema]:
         "input": {"anyOf": [{"type": "string"}, _messages(RESPONSES)]},
         "system": _content(ANTHROPIC),
         "thinking": _thinking(),
-        "max_output_tokens": _of_range(NUMBERS["max_tokens"]),
+        "max_output_tokens": {"anyOf": [_of_range(NUMBERS["max_tokens"]), {"const": NO_LIMIT}]},
         "prompt": _texts(ids, MAX_PROMPTS),
         **dict.fromkeys(("text_1", "text_2"), _texts(ids, MAX_INPUTS // 2)),
         "dimensions": {"type": "integer", "minimum": 1},
@@ -353,8 +353,8 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
     counts = dict.fromkeys(("logprobs", "prompt_logprobs", "top_logprobs"), _of_range(count))
     known = _by_name(vocab_size) | counts
     sampling = {name: _field(SamplingParams, name, known) for name in sorted(SAMPLING_FIELDS)}
-    sampling |= {name: known[name] for name in sorted(STRUCTURED)}
-    chat = known | {"logprobs": {"type": "boolean"}, "max_completion_tokens": _of_range(NUMBERS["max_tokens"])}
+    sampling |= {name: known[name] for name in sorted(STRUCTURED)} | {"max_tokens": known["max_output_tokens"]}
+    chat = known | {"logprobs": {"type": "boolean"}, "max_completion_tokens": known["max_output_tokens"]}
     anthropic = known | {"messages": _messages(ANTHROPIC), "tool_choice": _ANTHROPIC_CHOICE}
     anthropic["tools"] = {"type": "array", "items": _ANTHROPIC_TOOL}
     anthropic["output_format"] = _ANTHROPIC_FORMAT
@@ -449,9 +449,8 @@ def _field(struct: type[msgspec.Struct], name: str, known: dict[str, Schema]) ->
 
 
 def _of_range(allowed: Range) -> Schema:
-    low = "exclusiveMinimum" if allowed.above_low else "minimum"
     kind = "integer" if allowed.integer else "number"
-    return {"type": kind, low: allowed.low, "maximum": allowed.high, "description": allowed.law}
+    return {"type": kind, "minimum": allowed.low, "maximum": allowed.high, "description": allowed.law}
 
 
 def _of_refusal(refusal: Refusal) -> Schema:
