@@ -130,14 +130,15 @@ def read_message_request(body: dict[str, Any]) -> ChatRequest:
     }
     if prompt_only:
         own["max_tokens"] = 1
-    form = _format(wire, body.get("response_format"))
+    name = FORMAT if wire.output_format is None else "output_format"
+    form = _format(wire, body.get("response_format"), name)
     if form is not None:
         own["response_format"] = form
     if wire.thinking is not None:
         own["reasoning_effort"] = wire.thinking.effort
         if wire.thinking.budget_tokens is not None:
             own["thinking_token_budget"] = wire.thinking.budget_tokens
-    with speaking_of(NAMES if form is None else NAMES | {"response_format": FORMAT}, offered.places):
+    with speaking_of(NAMES if form is None else NAMES | {"response_format": name}, offered.places):
         chat = read_chat(carried(body, MESSAGES_REFUSED) | own, messages=conversation.messages)
     unknown += _unread_hints(wire) + conversation.unknown + offered.unread
     return dataclasses.replace(chat, unknown=unknown, max_tokens_is_ceiling=True, prompt_only=prompt_only)
@@ -155,14 +156,16 @@ def read_count_tokens(body: dict[str, Any]) -> CountTokens:
     return CountTokens(wire, conversation, tools, unknown + _unread_hints(wire) + conversation.unknown + offered.unread)
 
 
-def _format(wire: MessagesWire, others: Any) -> dict[str, Any] | None:
-    """What the answer must be, as chat's response_format. output_format: its name in the beta.    others: chat's."""
+def _format(wire: MessagesWire, others: Any, name: str) -> dict[str, Any] | None:
+    """What the answer must be, as chat's response_format. others: chat's.    name: where it was sent, which in the beta
+    is output_format.
+    """
     given = [form for form in (wire.output_config.format, wire.output_format, others) if form is not None]
     if len(given) > 1:
         raise invalid(FORMAT, "the only field that says what the answer must be", Verbatim(f"{len(given)} of them"))
     form = wire.output_config.format if wire.output_format is None else wire.output_format
     if form is not None and form.get("type") != "json_schema":
-        raise invalid(f"{FORMAT}.type", "json_schema", form.get("type"))
+        raise invalid(f"{name}.type", "json_schema", form.get("type"))
     return form
 
 

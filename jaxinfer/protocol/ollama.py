@@ -21,6 +21,7 @@ NAMES = {
     "max_tokens": "options.num_predict",
     "repetition_penalty": "options.repeat_penalty",
     "reasoning_effort": "think",
+    "response_format.json_schema.schema": "format",
     "response_format": "format",
     **{
         name: f"options.{name}"

@@ -35,6 +35,7 @@ NAMES = {
     "messages": "input",
     "prompt": "input",
     "reasoning_effort": "reasoning.effort",
+    "parameters": "parameters",
 }
 RESPONSE_REFUSED: dict[str, Refusal] = {
     **{name: refusal for name, refusal in OTHERS_REFUSED.items() if name not in THOUGHTS},

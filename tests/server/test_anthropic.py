@@ -213,6 +213,9 @@ def test_what_cannot_be_carried_out_is_refused_by_name(path, fields, named):
     [
         ({"max_tokens": None}, "max_tokens must be given"),
         ({"max_tokens": -1}, "max_tokens must be an integer"),
+        ({"output_config": {"format": {"type": "x"}}}, "output_config.format.type must be json_schema"),
+        ({"output_format": {"type": "x"}}, "output_format.type must be json_schema"),
+        ({"output_format": {"type": "json_schema", "schema": 5}}, "output_format.schema must be a JSON schema"),
         ({"stop_sequences": [""]}, "stop_sequences must be made of"),
         ({"stop_sequences": "x"}, "stop_sequences must be"),
         ({"temperature": 3}, "temperature must be"),
