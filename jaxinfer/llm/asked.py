@@ -92,7 +92,8 @@ class Asked:
             job = dataclasses.replace(job, echo=await _echo(llm, request, prompts, job.prompts))
         if isinstance(request, ChatRequest):
             reading, hides = _reading(llm, request, job.prompts[0]), not request.wire.include_reasoning
-            job = dataclasses.replace(job, num_dropped=num_dropped, reading=reading, hides_thoughts=hides)
+            echo = Echo([""], prompt_only=True) if request.prompt_only else None
+            job = dataclasses.replace(job, num_dropped=num_dropped, reading=reading, hides_thoughts=hides, echo=echo)
         form = await llm.forms.check(self.sampling, job.reading)
         return job if form is None else dataclasses.replace(job, form=form)
 

@@ -33,13 +33,17 @@ class Echo:
     prompt_only: bool = False
     keeps_prompt_logprobs: bool = False
 
-    def put_before(self, delta: Delta, position: int, *, is_first: bool) -> None:
-        """Change a delta of prompt `position`'s answer."""
+    def empty(self, delta: Delta) -> None:
+        """Take a delta's answer out, where only the prompt is wanted."""
         if self.prompt_only:
-            delta.text, delta.token_ids, delta.stop_reason = "", [], None
-            if delta.finish_reason == "stop":
+            delta.text, delta.reasoning, delta.calls = "", "", None
+            delta.token_ids, delta.thinking_tokens, delta.stop_reason = [], 0, None
+            if delta.finish_reason in ("stop", "tool_calls"):
                 delta.finish_reason = "length"
             delta.logprobs = delta.logprobs and []
+
+    def put_before(self, delta: Delta, position: int, *, is_first: bool) -> None:
+        """Change a delta of prompt `position`'s answer."""
         if is_first:
             delta.text = self.texts[position] + delta.text
             if delta.logprobs is not None:
@@ -194,6 +198,8 @@ class Generation:
         async with aclosing(_merge(self._streams)) as merged:
             async for position, delta in merged:
                 index = position * num_samples + delta.index
+                if self.job.echo is not None:
+                    self.job.echo.empty(delta)
                 if self.job.turn is not None:  # before the client sees how it ended, and may begin the next
                     self.job.turn.add(delta, self.job.prompts[0], self.job.salt)
                 if delta.finish_reason == "error" or index in ended:

@@ -12,7 +12,7 @@ from jaxinfer.protocol.fields import SAMPLING_FIELDS, Envelope, Refusal, read_wi
 from jaxinfer.protocol.flat_tools import ANTHROPIC, Offered, named, nested
 from jaxinfer.protocol.structured import STRUCTURED
 from jaxinfer.protocol.tools import Tools, read_tools
-from jaxinfer.protocol.validate import NUMBERS, Verbatim, invalid, is_same
+from jaxinfer.protocol.validate import NUMBERS, Range, Verbatim, invalid, is_same
 
 FORMAT = "output_config.format"
 NAMES = {
@@ -41,6 +41,7 @@ HINTS: dict[str, tuple[Any, ...]] = {
     "output_config.task_budget": (),
 }
 MESSAGES_SAMPLING = SAMPLING_FIELDS - MESSAGES_REFUSED.keys()
+MAX_TOKENS = Range(0, NUMBERS["max_tokens"].high, "an integer of at least 0 and below 2^63", integer=True)
 
 
 class AnthropicThinking(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,9 +115,9 @@ class CountTokens:
 
 def read_message_request(body: dict[str, Any]) -> ChatRequest:
     """Read a /v1/messages request's JSON object. Raises InvalidRequest."""
-    most = NUMBERS["max_tokens"]
-    if not most.allows(required(body, "max_tokens")):
-        raise invalid("max_tokens", most.law, body["max_tokens"])
+    if not MAX_TOKENS.allows(required(body, "max_tokens")):
+        raise invalid("max_tokens", MAX_TOKENS.law, body["max_tokens"])
+    prompt_only = body["max_tokens"] == 0
     required(body, "messages")
     known = MESSAGES_IGNORED | MESSAGES_SAMPLING | STRUCTURED
     wire, unknown = read_wire(body, MessagesWire, refused=MESSAGES_REFUSED, also_known=known)
@@ -127,17 +128,20 @@ def read_message_request(body: dict[str, Any]) -> ChatRequest:
         "continue_final_message": conversation.goes_on,
         **tools,
     }
-    form = _format(wire, body.get("response_format"))
+    if prompt_only:
+        own["max_tokens"] = 1
+    name = FORMAT if wire.output_format is None else "output_format"
+    form = _format(wire, body.get("response_format"), name)
     if form is not None:
         own["response_format"] = form
     if wire.thinking is not None:
         own["reasoning_effort"] = wire.thinking.effort
         if wire.thinking.budget_tokens is not None:
             own["thinking_token_budget"] = wire.thinking.budget_tokens
-    with speaking_of(NAMES if form is None else NAMES | {"response_format": FORMAT}, offered.places):
+    with speaking_of(NAMES if form is None else NAMES | {"response_format": name}, offered.places):
         chat = read_chat(carried(body, MESSAGES_REFUSED) | own, messages=conversation.messages)
     unknown += _unread_hints(wire) + conversation.unknown + offered.unread
-    return dataclasses.replace(chat, unknown=unknown, max_tokens_is_ceiling=True)
+    return dataclasses.replace(chat, unknown=unknown, max_tokens_is_ceiling=True, prompt_only=prompt_only)
 
 
 def read_count_tokens(body: dict[str, Any]) -> CountTokens:
@@ -152,14 +156,16 @@ def read_count_tokens(body: dict[str, Any]) -> CountTokens:
     return CountTokens(wire, conversation, tools, unknown + _unread_hints(wire) + conversation.unknown + offered.unread)
 
 
-def _format(wire: MessagesWire, others: Any) -> dict[str, Any] | None:
-    """What the answer must be, as chat's response_format. output_format: its name in the beta.    others: chat's."""
+def _format(wire: MessagesWire, others: Any, name: str) -> dict[str, Any] | None:
+    """What the answer must be, as chat's response_format. others: chat's.    name: where it was sent, which in the beta
+    is output_format.
+    """
     given = [form for form in (wire.output_config.format, wire.output_format, others) if form is not None]
     if len(given) > 1:
         raise invalid(FORMAT, "the only field that says what the answer must be", Verbatim(f"{len(given)} of them"))
     form = wire.output_config.format if wire.output_format is None else wire.output_format
     if form is not None and form.get("type") != "json_schema":
-        raise invalid(f"{FORMAT}.type", "json_schema", form.get("type"))
+        raise invalid(f"{name}.type", "json_schema", form.get("type"))
     return form
 
 

@@ -28,7 +28,9 @@ _DELTA = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Message:
-    """What all events of one answer share. max_tokens: that it may have at most, and fewer where the context ends."""
+    """What all events of one answer share. max_tokens: that it may have at most, and fewer where the context ends; with
+    0 it has no blocks.
+    """
 
     id: str
     model: str
@@ -39,7 +41,7 @@ class Message:
         """The whole answer, not streamed."""
         (choice,) = choices
         content = [_thoughts(choice.reasoning)] if choice.reasoning else []
-        if choice.text or not (content or choice.calls):
+        if choice.text or not (content or choice.calls or self.max_tokens == 0):
             content.append(_text(choice.text))
         content += [_call(call, msgspec.Raw(call.arguments.encode())) for call in choice.calls]
         end = self.end(choice.finish_reason, choice.stop_reason, progress.usage, has_calls=bool(choice.calls))
@@ -101,7 +103,8 @@ class MessageEvents:
             frames += self._say(part) if isinstance(part, str) else self._call(part)
         if piece.finish_reason is None:
             return frames
-        return frames + (self._begin(_text("")) if self._index < 0 else b"") + self._closing(piece)
+        is_due = self._index < 0 and self._message.max_tokens > 0
+        return frames + (self._begin(_text("")) if is_due else b"") + self._closing(piece)
 
     def _say(self, text: str) -> bytes:
         return self._begin_unless_open(_text("")) + _DELTA % (self._index, encode_text(text))

@@ -1,10 +1,11 @@
 """Bytes to a JSON object, strictly: what two parsers could read in two ways is refused, and nothing here ends in a 500.
 
-Refused: a key given twice, NaN and Infinity, numbers that are not finite as a double, lone surrogates, invalid UTF-8, a
-byte order mark, more than MAX_DEPTH nested lists and objects, more than MAX_VALUES values, anything at the top but an
-object.
+Refused: a key given twice, NaN and Infinity, numbers that are not finite as a double, lone surrogates, invalid UTF-8,
+more than MAX_DEPTH nested lists and objects, more than MAX_VALUES values, anything at the top but an object. A byte
+order mark at the beginning, which .NET's clients write, is passed over (RFC 8259, section 8.1).
 """
 
+import codecs
 import contextlib
 import json
 import re
@@ -32,6 +33,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89abcdefABCDEF]")
 
 def parse_body(raw: bytes) -> dict[str, Any]:
     """The request's JSON object. Raises InvalidRequest with code invalid_json."""
+    raw = raw.removeprefix(codecs.BOM_UTF8)
     if len(raw) >= LONG_BYTES:
         skeleton, strings = take_out(raw)
         if strings:

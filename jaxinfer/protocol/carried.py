@@ -24,7 +24,7 @@ OTHERS_REFUSED: dict[str, Refusal] = {
     "function_call": Refusal(("none",)),
     "modalities": Refusal((["text"],)),
 }
-# chat's tools have a level more than those of the other APIs
+# chat's tools, and Ollama's, have a level more than those of the other APIs
 _TOOL_PATH = re.compile(r"(?<![.\w])tools\[(\d{1,6})\]\.function(\.parameters)?\b")
 _ENVELOPE = frozenset(field.name for field in msgspec.structs.fields(Envelope))
 
@@ -38,7 +38,7 @@ def carried(body: Mapping[str, Any], refused: Mapping[str, Refusal]) -> dict[str
 @contextlib.contextmanager
 def speaking_of(names: Mapping[str, str], places: Sequence[int] = ()) -> Iterator[None]:
     """Let what is refused within name fields as this API does. names: chat's word for a field, and this API's;
-    `parameters`: that of a tool.    places: where chat's tools stood in the request.
+    `parameters`: that of a tool without chat's level of `function`.    places: where chat's tools stood in the request.
     """
 
     def flat(path: re.Match[str]) -> str:
@@ -48,7 +48,9 @@ def speaking_of(names: Mapping[str, str], places: Sequence[int] = ()) -> Iterato
     try:
         yield
     except InvalidRequest as error:
-        message, param = (_TOOL_PATH.sub(flat, text) for text in (str(error), error.param or ""))
+        message, param = str(error), error.param or ""
+        if "parameters" in names:
+            message, param = (_TOOL_PATH.sub(flat, text) for text in (message, param))
         for chat_s, own in names.items():
             begins = "" if "_" in chat_s else "^"  # elsewhere in a message it is a word like others
             message = re.sub(rf"{begins}\b{chat_s}\b", own, message)

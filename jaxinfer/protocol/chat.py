@@ -13,6 +13,7 @@ from jaxinfer.protocol.fields import (
     Refusal,
     check_envelope,
     check_stream_logprobs,
+    is_no_limit,
     read_sampling,
     read_wire,
     required,
@@ -35,7 +36,6 @@ CHAT_REFUSED = {
     "audio": Refusal(),
     "web_search_options": Refusal(),
     "moderation": Refusal(),
-    "prompt_cache_options": Refusal(),
     "chat_template": Refusal(cure="the model's own template is used"),
     "documents": Refusal(),
     "echo": Refusal((False,)),
@@ -72,6 +72,7 @@ class ChatRequest:
     messages: role, content and what else a template reads.    unknown: names nobody reads, for the warning header.
     template_kwargs: its switches.    drops_oldest: turns may be left out so that the rest fits.
     max_tokens_is_ceiling: an answer that reaches the context's end before max_tokens ends there; else it is refused.
+    prompt_only: no answer is wanted, only the prompt in the cache; one token is computed and not shown.
     """
 
     wire: ChatWire
@@ -83,6 +84,7 @@ class ChatRequest:
     template_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     drops_oldest: bool = False
     max_tokens_is_ceiling: bool = False
+    prompt_only: bool = False
 
 
 def read_chat(
@@ -172,7 +174,7 @@ def num_logprobs(wanted: bool, top: Any, most: int = MAX_LOGPROBS) -> int | None
 def _newer_max_tokens(body: dict[str, Any]) -> dict[str, Any]:
     """max_completion_tokens, OpenAI's newer name, wins over max_tokens."""
     value = body.get("max_completion_tokens")
-    if value is None:
+    if value is None or is_no_limit(value):
         return body
     if not NUMBERS["max_tokens"].allows(value):
         raise invalid("max_completion_tokens", NUMBERS["max_tokens"].law, value, cure="leave it out for its default")

@@ -21,6 +21,7 @@ SAMPLING_FIELDS = frozenset(field.name for field in msgspec.structs.fields(Sampl
     "form_field",
 }
 LEAVE_OUT = "leave it out"
+NO_LIMIT = -1  # of max_tokens
 PRIORITY_LAW = "an integer of 32 bits, lower runs sooner"
 _PRIORITY = re.compile(r"-?[0-9]{1,10}")
 
@@ -77,7 +78,7 @@ class OpenAIEnvelope(Envelope, frozen=True, kw_only=True):
 # They change nothing in the answer, and clients send them by habit: accepted without a warning.
 IGNORED = frozenset(
     {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
-    | {"prediction"}
+    | {"prompt_cache_options", "prediction"}
 )
 GENERATING = IGNORED | SAMPLING_FIELDS | STRUCTURED
 # Known from OpenAI, vLLM, SGLang or llama.cpp, for chat and completions alike.
@@ -126,8 +127,15 @@ def read_sampling(body: dict[str, Any], *, refused: dict[str, Refusal]) -> Sampl
     """A body's sampling parameters as they were written; validate_sampling comes next."""
     names = SAMPLING_FIELDS - refused.keys()
     given = {name: value for name, value in body.items() if name in names and value is not None}
+    if is_no_limit(given.get("max_tokens")):
+        del given["max_tokens"]
     structured = {name: value for name, value in body.items() if name not in refused}
     return SamplingParams(**given | read_structured(structured))
+
+
+def is_no_limit(max_tokens: Any) -> bool:
+    """Whether it is left out as clients of llama.cpp and LM Studio do."""
+    return type(max_tokens) is int and max_tokens == NO_LIMIT
 
 
 def check_refused(name: str, value: Any, refusal: Refusal) -> None:

@@ -13,6 +13,7 @@ from jaxinfer.protocol.completions import CompletionRequest, read_completion
 from jaxinfer.protocol.embeddings import EmbeddingRequest, read_embedding
 from jaxinfer.protocol.fields import Refusal, check_refused, read_wire, required
 from jaxinfer.protocol.messages import PYTHON, read_messages
+from jaxinfer.protocol.null_keywords import without_nulls
 from jaxinfer.protocol.truncation import TO_FIT
 from jaxinfer.protocol.validate import invalid
 
@@ -20,6 +21,7 @@ NAMES = {
     "max_tokens": "options.num_predict",
     "repetition_penalty": "options.repeat_penalty",
     "reasoning_effort": "think",
+    "response_format.json_schema.schema": "format",
     "response_format": "format",
     **{
         name: f"options.{name}"
@@ -213,8 +215,9 @@ def _format(given: Any) -> dict[str, Any]:
         return {"type": "json_object"}
     if not isinstance(given, dict):
         raise invalid("format", "json, or a JSON schema, an object", given)
-    close_objects(given)
-    return {"type": "json_schema", "json_schema": {"schema": given}}
+    schema = without_nulls(given)
+    close_objects(schema)
+    return {"type": "json_schema", "json_schema": {"schema": schema}}
 
 
 def _unloads(body: dict[str, Any]) -> bool:

@@ -35,6 +35,7 @@ NAMES = {
     "messages": "input",
     "prompt": "input",
     "reasoning_effort": "reasoning.effort",
+    "parameters": "parameters",
 }
 RESPONSE_REFUSED: dict[str, Refusal] = {
     **{name: refusal for name, refusal in OTHERS_REFUSED.items() if name not in THOUGHTS},
@@ -47,7 +48,6 @@ RESPONSE_REFUSED: dict[str, Refusal] = {
     "moderation": Refusal(),
     "image": Refusal(),
     "access_programs": Refusal(),
-    "prompt_cache_options": Refusal(),
     "max_tokens": Refusal(cure="set max_output_tokens"),
     "max_completion_tokens": Refusal(cure="set max_output_tokens"),
     "logprobs": Refusal(cure=f"set include to [{LOGPROBS}]"),

@@ -22,6 +22,11 @@ def _text(item: Item, name: str, path: str, *, may_be_empty: bool = False) -> st
     return value
 
 
+def _text_or(item: Item, name: str, path: str, other: str) -> str:
+    """The field's text, or another where it says nothing: agents leave out an id that no other item names."""
+    return other if item.get(name) in (None, "") else _text(item, name, path)
+
+
 def _function(item: Item, path: str) -> Called:
     call_id, name = (_text(item, field, path) for field in ("call_id", "name"))
     return call_id, name, _text(item, "arguments", path, may_be_empty=True)
@@ -32,39 +37,58 @@ def _custom(item: Item, path: str) -> Called:
 
 
 def _mcp(item: Item, path: str) -> Called:
-    call_id, name = (_text(item, field, path) for field in ("id", "name"))
-    return call_id, name, _text(item, "arguments", path, may_be_empty=True)
+    name = _text(item, "name", path)
+    return _text_or(item, "id", path, name), name, _text(item, "arguments", path, may_be_empty=True)
 
 
-def _own(name: str, field: str, id_field: str = "call_id") -> Callable[[Item, str], Called]:
+def _own(name: str, field: str) -> Callable[[Item, str], Called]:
     """Of a tool without a name of its own. field: an object, or what is one argument of that name."""
 
     def read(item: Item, path: str) -> Called:
         value = item.get(field)
         if field not in item:
             raise invalid(f"{path}.{field}", f"what {item['type']} is to do", value)
-        return _text(item, id_field, path), name, value if isinstance(value, dict) else {field: value}
+        return _text(item, "call_id", path), name, value if isinstance(value, dict) else {field: value}
 
     return read
 
 
+def _done(name: str, field: str) -> Callable[[Item, str], Called]:
+    """The same of one that the server carried out, whose result stands in the item."""
+
+    def read(item: Item, path: str) -> Called:
+        return _own(name, field)(item | {"call_id": _text_or(item, "id", path, name)}, path)
+
+    return read
+
+
+def _local_shell(item: Item, path: str) -> Called:
+    """Results name it by its own id where it has no other."""
+    given = item if item.get("call_id") is not None or item.get("id") is None else item | {"call_id": item["id"]}
+    return _own("local_shell", "action")(given, path)
+
+
+def _web_search(item: Item, path: str) -> Called:
+    """Codex keeps no action of one that was not finished."""
+    return _done("web_search", "action")(item if item.get("action") is not None else item | {"action": {}}, path)
+
+
 def _search(item: Item, path: str) -> Called:
     """For tools, by whoever has them: one that the server made has no id of a call."""
-    call_id = _TOOL_SEARCH if item.get("call_id") is None else _text(item, "call_id", path)
-    return _own(_TOOL_SEARCH, "arguments")(item | {"call_id": call_id}, path)
+    return _own(_TOOL_SEARCH, "arguments")(item | {"call_id": _text_or(item, "call_id", path, _TOOL_SEARCH)}, path)
 
 
 _TOOL_SEARCH = "tool_search"
 CALLS: dict[str, Callable[[Item, str], Called]] = {
     "function_call": _function,
     "custom_tool_call": _custom,
-    "local_shell_call": _own("local_shell", "action"),
+    "local_shell_call": _local_shell,
     "shell_call": _own("shell", "action"),
     "apply_patch_call": _own("apply_patch", "operation"),
     "mcp_call": _mcp,
-    "web_search_call": _own("web_search", "action", "id"),
-    "file_search_call": _own("file_search", "queries", "id"),
-    "code_interpreter_call": _own("code_interpreter", "code", "id"),
+    "web_search_call": _web_search,
+    "file_search_call": _done("file_search", "queries"),
+    "code_interpreter_call": _done("code_interpreter", "code"),
     "program": _own("program", "code"),
     "mcp_approval_request": _mcp,
     "tool_search_call": _search,

@@ -8,6 +8,8 @@ from jaxinfer.protocol.response_calls import CALL_FIELDS, CALLS, OWN_RESULTS, RE
 from jaxinfer.protocol.validate import Verbatim, invalid, show, unsupported
 
 Messages = list[dict[str, Any]]
+BLANK = frozenset({"ghost_snapshot"})  # what agents note for themselves: Codex's commit of a folder
+LOST = frozenset({"compaction", "compaction_summary", "context_compaction"})  # which only who wrote it can read
 DIALECT = Dialect(
     "input",
     text_parts=("input_text", "output_text"),
@@ -59,8 +61,12 @@ class _Reader:
                 self._add_result(item, path)
             case None | "message":
                 self._add_message(item, path)
+            case str(kind) if kind in BLANK:
+                pass
             case kind:
                 cure = "send messages, reasoning, calls and what they brought"
+                if isinstance(kind, str) and kind in LOST:
+                    cure = "send the messages that it stands for, or a summary of them as a message"
                 raise unsupported(f"{path} of type {show(kind)}", cure=cure, param=f"{path}.type")
 
     def end(self) -> None:

@@ -13,6 +13,8 @@ from jaxinfer.protocol.validate import invalid, too_long, validate_sampling
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions, also LLM.generate's
 GREEDY_BELOW = 1e-5  # a temperature this small is a division by almost zero; the answer is the greedy one
+# below 1 / V of any vocabulary, so that the likeliest token reaches it; float32 has none that nothing reaches
+LEAST_TOP_P = 1e-7
 
 
 class _Hinting(msgspec.StructMeta):
@@ -33,6 +35,7 @@ class SamplingParams(msgspec.Struct, metaclass=_Hinting, frozen=True, kw_only=Tr
     """How a request's tokens are drawn and when they end; None means: not set.
 
     n: choices per prompt.    temperature: 0 is greedy.    top_k: 0 or -1 is off.    seed: -1 is the same as unset.
+    top_p: 1 is off; 0 draws the most likely token.
     max_tokens: of the answer; unset is the rest of the context for chat, 16 otherwise.
     stop: up to 16 strings; the text ends before the first of them.    stop_token_ids: end the answer like an EOS.
     presence_penalty, frequency_penalty: of the answer's tokens.    repetition_penalty: of the prompt's too.
@@ -191,7 +194,7 @@ def resolve_sampling(params: SamplingParams, defaults: GenerationDefaults, *, ra
     return ResolvedSampling(
         n=int(params.n),
         temperature=temperature if temperature >= GREEDY_BELOW else 0.0,
-        top_p=float(_first(params.top_p, defaults.top_p)),
+        top_p=max(float(_first(params.top_p, defaults.top_p)), LEAST_TOP_P),
         top_k=max(int(_first(params.top_k, defaults.top_k)), 0),
         min_p=float(_first(params.min_p, defaults.min_p)),
         seed=int(seed or 0) % 2**64,

@@ -9,13 +9,14 @@ import msgspec
 
 from jaxinfer.protocol.abort import REFUSED as ABORT_REFUSED
 from jaxinfer.protocol.abort import AbortWire
+from jaxinfer.protocol.anthropic import MAX_TOKENS as MESSAGES_MAX_TOKENS
 from jaxinfer.protocol.anthropic import MESSAGES_IGNORED, MESSAGES_REFUSED, CountTokensWire, MessagesWire
 from jaxinfer.protocol.anthropic_blocks import DIALECT as ANTHROPIC
 from jaxinfer.protocol.batches import BATCH_REFUSED, FILE_UPLOAD, BatchWire
 from jaxinfer.protocol.chat import CHAT_REFUSED, ChatWire
 from jaxinfer.protocol.completions import COMPLETION_REFUSED, MAX_PROMPTS, CompletionWire
 from jaxinfer.protocol.embeddings import EMBEDDING_REFUSED, MAX_INPUTS, SCORE_REFUSED, EmbeddingWire, ScoreWire
-from jaxinfer.protocol.fields import IGNORED, LEAVE_OUT, SAMPLING_FIELDS, Refusal
+from jaxinfer.protocol.fields import IGNORED, LEAVE_OUT, NO_LIMIT, SAMPLING_FIELDS, Refusal
 from jaxinfer.protocol.meanings import MEANINGS
 from jaxinfer.protocol.messages import CHAT, MAX_MESSAGES, Dialect
 from jaxinfer.protocol.ollama import CHAT_REFUSED as OLLAMA_REFUSED
@@ -84,8 +85,11 @@ _TOOL: Schema = {
             "properties": {
                 "name": _TOOL_NAME,
                 "description": {"type": ["string", "null"]},
-                "parameters": {"type": "object", "description": "a JSON schema of type object"},
-                "strict": {"type": "boolean", "description": "arguments are of the schema, or the request is refused"},
+                "parameters": {"type": ["object", "null"], "description": "a JSON schema of type object"},
+                "strict": {
+                    "type": ["boolean", "null"],
+                    "description": "arguments are of the schema, or the request is refused",
+                },
             },
             "required": ["name"],
         },
@@ -103,7 +107,7 @@ _ANTHROPIC_TOOL: Schema = {
     "properties": {
         "type": {"enum": ["custom", None]},
         **{name: schema for name, schema in _FUNCTION.items() if name != "parameters"},
-        "input_schema": _FUNCTION["parameters"],
+        "input_schema": _FUNCTION["parameters"] | {"type": "object"},
     },
     "required": ["name", "input_schema"],
 }
@@ -317,7 +321,7 @@ def _by_name(vocab_size: int) -> dict[str, Schema]:
         "input": {"anyOf": [{"type": "string"}, _messages(RESPONSES)]},
         "system": _content(ANTHROPIC),
         "thinking": _thinking(),
-        "max_output_tokens": _of_range(NUMBERS["max_tokens"]),
+        "max_output_tokens": {"anyOf": [_of_range(NUMBERS["max_tokens"]), {"const": NO_LIMIT}]},
         "prompt": _texts(ids, MAX_PROMPTS),
         **dict.fromkeys(("text_1", "text_2"), _texts(ids, MAX_INPUTS // 2)),
         "dimensions": {"type": "integer", "minimum": 1},
@@ -349,8 +353,8 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
     counts = dict.fromkeys(("logprobs", "prompt_logprobs", "top_logprobs"), _of_range(count))
     known = _by_name(vocab_size) | counts
     sampling = {name: _field(SamplingParams, name, known) for name in sorted(SAMPLING_FIELDS)}
-    sampling |= {name: known[name] for name in sorted(STRUCTURED)}
-    chat = known | {"logprobs": {"type": "boolean"}, "max_completion_tokens": _of_range(NUMBERS["max_tokens"])}
+    sampling |= {name: known[name] for name in sorted(STRUCTURED)} | {"max_tokens": known["max_output_tokens"]}
+    chat = known | {"logprobs": {"type": "boolean"}, "max_completion_tokens": known["max_output_tokens"]}
     anthropic = known | {"messages": _messages(ANTHROPIC), "tool_choice": _ANTHROPIC_CHOICE}
     anthropic["tools"] = {"type": "array", "items": _ANTHROPIC_TOOL}
     anthropic["output_format"] = _ANTHROPIC_FORMAT
@@ -369,7 +373,7 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
             MessagesWire,
             anthropic,
             MESSAGES_REFUSED,
-            sampling,
+            sampling | {"max_tokens": _of_range(MESSAGES_MAX_TOKENS)},
             required=["messages", "max_tokens"],
             ignored=MESSAGES_IGNORED,
         ),
@@ -445,9 +449,8 @@ def _field(struct: type[msgspec.Struct], name: str, known: dict[str, Schema]) ->
 
 
 def _of_range(allowed: Range) -> Schema:
-    low = "exclusiveMinimum" if allowed.above_low else "minimum"
     kind = "integer" if allowed.integer else "number"
-    return {"type": kind, low: allowed.low, "maximum": allowed.high, "description": allowed.law}
+    return {"type": kind, "minimum": allowed.low, "maximum": allowed.high, "description": allowed.law}
 
 
 def _of_refusal(refusal: Refusal) -> Schema:

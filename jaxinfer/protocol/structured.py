@@ -8,6 +8,7 @@ import msgspec
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.doubles import check_json, check_odd, read_json
+from jaxinfer.protocol.null_keywords import without_nulls
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.validate import Verbatim, check_unicode, invalid, show, unsupported
 from jaxinfer.text.grammar.source import Constraint, Kind
@@ -80,7 +81,7 @@ def _read_format(value: dict[str, Any]) -> dict[str, Any]:
     if kind == "json_object":
         return {"json_schema": ANY_OBJECT if value.get("schema") is None else value["schema"]}
     if kind == "json_schema":
-        inner = value.get("json_schema", value)  # flat, as the Responses API has it
+        inner = value if value.get("json_schema") is None else value["json_schema"]  # flat, as the Responses API has it
         if not isinstance(inner, dict):
             raise invalid("response_format.json_schema", "an object with a schema", inner, cure="send its schema in it")
         schema = inner.get("schema")
@@ -171,7 +172,7 @@ def _schema(given: Any, name: str) -> str:
     if not isinstance(given, dict) and given is not True:
         raise invalid(name, "a JSON schema, an object", given, cure="send one")
     check_json(given, name)
-    return msgspec.json.encode(given).decode()
+    return msgspec.json.encode(without_nulls(given)).decode()
 
 
 def _decoded(text: str, name: str, what: str) -> Any:
@@ -230,6 +231,8 @@ def _structural_tag(given: Any, name: str) -> str:
     if max(len(tags.triggers), len(tags.structures)) > MAX_TAGS:
         got = Verbatim(f"{len(tags.structures)} and {len(tags.triggers)}")
         raise invalid(name, f"made of at most {MAX_TAGS} structures and as many triggers", got, cure="leave some out")
+    for tag in tags.structures:
+        tag.schema = without_nulls(tag.schema)
     text = _bounded(msgspec.json.encode(tags).decode(), name)
     for tag in tags.structures:
         if not any(tag.begin.startswith(trigger) for trigger in tags.triggers):

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from jaxinfer.errors import InvalidRequest
+from jaxinfer.protocol.null_keywords import without_nulls
 from jaxinfer.protocol.validate import Verbatim, invalid, unsupported
 from jaxinfer.text.tools.reader import ToolUse
 
@@ -35,7 +36,8 @@ def read_tools(tools: Any, choice: Any, parallel: bool) -> Tools | None:
         if choice not in (None, "none", "auto"):
             raise invalid("tool_choice", "left out without tools", choice, cure="send tools or leave it out")
         return None
-    schemas = read_schemas(tools)
+    tools = _read_list(tools)
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
     strict = frozenset(name for name, tool in zip(schemas, tools, strict=True) if tool["function"].get("strict"))
     wanted = "auto" if choice is None else choice
     if isinstance(wanted, str) and wanted in CHOICES:
@@ -56,57 +58,60 @@ def unknown_form(model: str) -> InvalidRequest:
     return InvalidRequest(message, param="tools", code="unsupported_parameter")
 
 
-def read_schemas(tools: Any) -> dict[str, dict[str, Any]]:
-    """Each tool's name and its parameters' schema. Raises InvalidRequest."""
+def _read_list(tools: Any) -> list[dict[str, Any]]:
+    """The tools as a template is shown them, in which nothing is null that could be left out. Raises InvalidRequest."""
     if not isinstance(tools, list):
         raise invalid("tools", "a list of tools", tools, cure="leave it out to offer none")
-    schemas: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for position, tool in enumerate(tools):
-        name, schema = _read_tool(tool, f"tools[{position}]")
-        if name in schemas:
+        read = _read_tool(tool, f"tools[{position}]")
+        name = read["function"]["name"]
+        if name in found:
             raise invalid(f"tools[{position}].function.name", "the name of one tool alone", name)
-        schemas[name] = schema
+        found[name] = read
     size = len(msgspec.json.encode(tools))
     if size > MAX_TOOL_BYTES:
         raise invalid("tools", f"at most {MAX_TOOL_BYTES} bytes of JSON", Verbatim(f"{size}"), cure="send fewer tools")
-    return schemas
+    return [*found.values()]
 
 
-def _read_tool(tool: Any, path: str) -> tuple[str, dict[str, Any]]:
+def _read_tool(tool: Any, path: str) -> dict[str, Any]:
     if not isinstance(tool, dict):
         raise invalid(path, 'an object, {"type": "function", "function": {"name": ...}}', tool)
     if tool.get("type") != "function":
         if isinstance(kind := tool.get("type"), str):
             raise unsupported(f"{path}.type {ascii(kind[:40])[1:-1]}", cure="tools are functions", param=f"{path}.type")
         raise invalid(f"{path}.type", "function", kind)
-    function = tool.get("function")
-    if not isinstance(function, dict):
-        raise invalid(f"{path}.function", "an object with a name", function)
-    name, schema = function.get("name"), function.get("parameters")
+    if not isinstance(tool.get("function"), dict):
+        raise invalid(f"{path}.function", "an object with a name", tool.get("function"))
+    function = {name: value for name, value in tool["function"].items() if value is not None}
+    name = function.get("name")
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
         law = f"1 to {MAX_TOOL_NAME_CHARS} letters, digits, underscores, dots and dashes"
         raise invalid(f"{path}.function.name", law, name)
-    if not isinstance(function.get("description", ""), str | None):
+    if not isinstance(function.get("description", ""), str):
         raise invalid(f"{path}.function.description", "a string", function["description"])
-    if not isinstance(function.get("strict", False), bool | None):
+    if not isinstance(function.get("strict", False), bool):
         raise invalid(f"{path}.function.strict", "true or false", function["strict"])
-    return name, _read_parameters({} if schema is None else schema, f"{path}.function.parameters")
+    if "parameters" in function:
+        function["parameters"] = _read_parameters(function["parameters"], f"{path}.function.parameters")
+    return tool | {"function": function}
 
 
-def _read_parameters(schema: Any, path: str) -> dict[str, Any]:
+def _read_parameters(given: Any, path: str) -> dict[str, Any]:
     """A tool's arguments are a JSON object, so that is what their schema must describe."""
-    if not isinstance(schema, dict):
-        raise invalid(path, "a JSON schema, an object", schema)
+    if not isinstance(given, dict):
+        raise invalid(path, "a JSON schema, an object", given)
+    schema: dict[str, Any] = without_nulls(given)
     if schema.get("type", "object") != "object":
         raise invalid(f"{path}.type", "object: arguments have names", schema["type"])
-    properties, required = schema.get("properties", {}), schema.get("required")
+    properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict):
         raise invalid(f"{path}.properties", "an object of schemas by name", properties)
     for name, inner in properties.items():
         if not isinstance(inner, dict | bool):
             raise invalid(f"{path}.properties.{name[:80]}", "a JSON schema, an object", inner)
-    names = [] if required is None else required
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         raise invalid(f"{path}.required", "a list of names", required)
     return schema
 

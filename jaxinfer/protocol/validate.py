@@ -37,26 +37,25 @@ CACHE_SALT = re.compile(f"{SALT_CHAR}{{1,{MAX_SALT_CHARS}}}")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Range:
-    """The numbers a field may hold: `low` to `high`, both included unless `above_low`."""
+    """The numbers a field may hold: `low` to `high`, both included."""
 
     low: float
     high: float
     law: str
     integer: bool = False
-    above_low: bool = False
 
     def allows(self, value: Any) -> bool:
         # comparisons, not isfinite: they are False for NaN and exact for integers too large for a float
         kind = numbers.Integral if self.integer else numbers.Real
         is_own = type(value) is int or (type(value) is float and not self.integer)  # the others take ten times as long
         is_kind = is_own or (isinstance(value, kind) and not isinstance(value, bool))
-        return bool(is_kind and self.low <= value <= self.high and not (self.above_low and value == self.low))
+        return bool(is_kind and self.low <= value <= self.high)
 
 
 NUMBERS = {
     "n": Range(1, MAX_N, f"an integer from 1 to {MAX_N}", integer=True),
     "temperature": Range(0, 2, "a number from 0 (greedy) to 2"),
-    "top_p": Range(0, 1, "a number above 0 and at most 1 (off)", above_low=True),
+    "top_p": Range(0, 1, "a number from 0 (the likeliest token alone) to 1 (off)"),
     "top_k": Range(-1, 2**31 - 1, "an integer of at least 1, or 0 or -1 for off", integer=True),
     "min_p": Range(0, 1, "a number from 0 (off) to 1"),
     "seed": Range(-(2**63), 2**64 - 1, "an integer from -2^63 to 2^64 - 1", integer=True),

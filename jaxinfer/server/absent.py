@@ -25,7 +25,9 @@ class Absent:
         async def refuse(request: Request) -> Response:
             raise NotFound(f"there are no {self.what} here; {self.cure}", code="not_served")
 
-        return Route(self.path, refuse, methods=list(self.methods))
+        route = Route(self.path, refuse, methods=list(self.methods))
+        route.methods = set(self.methods)  # Starlette adds HEAD to GET, also where another route has the path's POST
+        return route
 
 
 _STORED = "stored chat completions", "ask /v1/responses, whose answers are stored"

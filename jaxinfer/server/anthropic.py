@@ -20,7 +20,8 @@ async def create_message(request: Request) -> Response | EventStream:
     chat = read_message_request(await read_ranked(request))
     request_id = request.state.request_id
     model = served_model(llm.info, chat.wire.model)
-    message = Message(f"msg_{request_id}", model, request_id, chat.sampling.max_tokens or 0)
+    max_tokens = 0 if chat.prompt_only else chat.sampling.max_tokens or 0
+    message = Message(f"msg_{request_id}", model, request_id, max_tokens)
     with speaking_of(NAMES):
         return await answer_chat(request, llm, chat, message)
 

@@ -92,7 +92,8 @@ class SessionTurn:
         self._thoughts.append(delta.reasoning)
         self._token_ids += delta.token_ids
         if delta.finish_reason in RECORDED:
-            history = None if self._messages is None else encode_json([*self._messages, self._message()])
+            answer = [self._message()] if self._token_ids else []  # none is wanted where max_tokens is 0
+            history = None if self._messages is None else encode_json([*self._messages, *answer])
             self._sessions.record(self._session, history, [*prompt, *self._token_ids], salt)
         if delta.finish_reason is not None:
             self.end()

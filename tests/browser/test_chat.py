@@ -274,7 +274,7 @@ def test_the_fields_say_what_they_may_hold_and_what_an_empty_one_means(chat, llm
     numbers = chat["label:has(input[type=number])"].all_inner_texts()
     assert len(numbers) == 9 and all(len(text.split()) > 2 or "off" in text for text in numbers)
     assert "0 to 2" in numbers[0]
-    wrong = {"temperature": "9", "top_p": "0", "top_k": "-2", "max_tokens": "0.5", "presence_penalty": "-2.5"}
+    wrong = {"temperature": "9", "top_p": "-0.1", "top_k": "-2", "max_tokens": "0.5", "presence_penalty": "-2.5"}
     right = {**dict.fromkeys(wrong, "1"), "temperature": "0.123", "top_k": "-1"}
     for is_wrong, values in (("true", wrong), ("false", right)):
         for name, value in values.items():

@@ -201,7 +201,7 @@ def test_a_full_context_names_the_way_out_once_there_is_something_to_forget(cli,
             (f"/set {name} {value}", f"{name} must be {law}, got {value}; `/set {name} default` restores its default\n")
             for name, law, value in (
                 ("temperature", "a number from 0 (greedy) to 2", "9.0"),
-                ("top_p", "a number above 0 and at most 1 (off)", "2.0"),
+                ("top_p", "a number from 0 (the likeliest token alone) to 1 (off)", "2.0"),
                 ("max_tokens", "an integer of at least 1 and below 2^63", "0"),
             )
         ),

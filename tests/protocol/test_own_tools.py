@@ -6,6 +6,8 @@ from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.anthropic import read_message_request
 from tests.protocol.test_histories import of_messages, of_responses
 
+USER = {"role": "user", "content": "q"}
+
 
 @pytest.mark.parametrize("kind", ["server_tool_use", "mcp_tool_use", "mcp_tool_result", "web_search_tool_result"])
 def test_a_server_s_call_in_the_users_message_is_said_to_be_the_assistants(kind):
@@ -14,11 +16,11 @@ def test_a_server_s_call_in_the_users_message_is_said_to_be_the_assistants(kind)
         of_messages([{"role": "user", "content": [block]}])
 
 
-@pytest.mark.parametrize("given", [0, -1, "5", 2**63, 1.5])
+@pytest.mark.parametrize("given", [-1, True, "5", 2**63, 1.5])
 def test_no_default_is_offered_for_what_must_be_given(given):
     with pytest.raises(InvalidRequest) as refusal:
         read_message_request({"messages": [{"role": "user", "content": "x"}], "max_tokens": given})
-    assert str(refusal.value).startswith("max_tokens must be an integer of at least 1 and below 2^63, got ")
+    assert str(refusal.value).startswith("max_tokens must be an integer of at least 0 and below 2^63, got ")
     assert "default" not in str(refusal.value)
 
 
@@ -68,9 +70,53 @@ def test_a_program_an_approval_and_a_search_for_tools_are_calls_and_their_result
     ],
 )
 def test_a_call_that_a_server_carried_out_comes_with_its_result(item, call, result):
-    user = {"role": "user", "content": "q"}
-    answer, told, more = of_responses([user, item, {"role": "assistant", "content": "So."}])[1:]
-    function = answer["tool_calls"][0]["function"]
-    assert (function["name"], function["arguments"]) == call
-    assert told == {"role": "tool", "tool_call_id": "m", "content": result}
-    assert more == {"role": "assistant", "content": "So."}
+    name = call[0]
+    without = {field: value for field, value in item.items() if field != "id"}
+    for sent, call_id in ((item, "m"), (without, name), (item | {"id": None}, name), (item | {"id": ""}, name)):
+        answer, told, more = of_responses([USER, sent, {"role": "assistant", "content": "So."}])[1:]
+        function = answer["tool_calls"][0]["function"]
+        assert (answer["tool_calls"][0]["id"], function["name"], function["arguments"]) == (call_id, *call)
+        assert told == {"role": "tool", "tool_call_id": call_id, "content": result}
+        assert more == {"role": "assistant", "content": "So."}
+
+
+def test_an_item_of_codex_that_no_other_names_needs_no_id():
+    sent = [
+        USER,
+        {"type": "ghost_snapshot", "ghost_commit": {"id": "c0ffee", "parent": None}},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}], "encrypted_content": None},
+        {"type": "ghost_snapshot", "ghost_commit": {}},
+        {"type": "web_search_call", "status": "in_progress"},
+        {"type": "local_shell_call", "id": "lsh", "call_id": None, "status": "completed", "action": {"type": "exec"}},
+        {"type": "function_call_output", "call_id": "lsh", "output": "done"},
+        {"type": "mcp_approval_request", "name": "f", "server_label": "s", "arguments": "{}"},
+    ]
+    searched, _, shell, told, approval = of_responses(sent)[1:]
+    assert searched["reasoning_content"] == "Hm."
+    calls = [message["tool_calls"][0] for message in (searched, shell, approval)]
+    assert [(call["id"], call["function"]["name"]) for call in calls] == [
+        ("web_search", "web_search"),
+        ("lsh", "local_shell"),
+        ("f", "f"),
+    ]
+    assert calls[0]["function"]["arguments"] == {}
+    assert (told["tool_call_id"], told["content"]) == ("lsh", "done")
+
+
+@pytest.mark.parametrize("kind", ["compaction", "compaction_summary", "context_compaction"])
+def test_what_another_server_has_encrypted_of_a_conversation_is_refused_with_the_cure(kind):
+    with pytest.raises(InvalidRequest, match=rf"input\[1\] of type '{kind}'.*send the messages that it stands for"):
+        of_responses([USER, {"type": kind, "encrypted_content": "gAAAA"}])
+
+
+@pytest.mark.parametrize(
+    ("item", "field"),
+    [
+        ({"type": "function_call", "name": "f", "arguments": "{}"}, "call_id"),
+        ({"type": "local_shell_call", "action": {}}, "call_id"),
+        ({"type": "web_search_call", "id": 5, "action": {}}, "id"),
+    ],
+)
+def test_an_id_that_a_result_must_name_is_due(item, field):
+    with pytest.raises(InvalidRequest, match=rf"input\[1\].{field} must be a string"):
+        of_responses([USER, item])

@@ -6,6 +6,7 @@ import pytest
 
 from jaxinfer.errors import CheckpointError, InvalidRequest
 from jaxinfer.protocol.sampling import (
+    LEAST_TOP_P,
     GenerationDefaults,
     SamplingParams,
     resolve_max_tokens,
@@ -104,6 +105,14 @@ def test_an_unset_seed_or_minus_one_takes_the_random_one():
     assert resolve(seed=0).seed == 0
     assert resolve(seed=-2).seed == 2**64 - 2
     assert resolve(seed=2**64 - 1).seed == 2**64 - 1
+
+
+def test_a_top_p_that_no_token_needs_is_one_that_the_likeliest_reaches_in_float32():
+    for top_p in (0, 0.0, 1e-300, 1e-45):
+        assert resolve(top_p=top_p).top_p == LEAST_TOP_P
+    assert resolve(top_p=1e-6).top_p == 1e-6 and resolve(top_p=1).top_p == 1
+    file = GenerationDefaults.from_generation_config({"top_p": 0})
+    assert resolve_sampling(SamplingParams(), file, random_seed=7).top_p == LEAST_TOP_P
 
 
 def test_values_become_the_types_that_the_device_takes():

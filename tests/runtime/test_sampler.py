@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxinfer.protocol.sampling import LEAST_TOP_P
 from jaxinfer.runtime import sampler
 from jaxinfer.runtime.packing import sampling_columns
 from jaxinfer.runtime.plan import Sampler, Sampling
@@ -23,6 +24,7 @@ CASES = [
     dataclasses.replace(ON, top_k=1000),
     dataclasses.replace(ON, top_p=0.7),
     dataclasses.replace(ON, top_p=1e-6),
+    dataclasses.replace(ON, top_p=LEAST_TOP_P),
     dataclasses.replace(ON, min_p=0.1),
     dataclasses.replace(ON, min_p=1.0),
     dataclasses.replace(ON, temperature=1.7, top_k=20, top_p=0.9, min_p=0.02),
@@ -58,6 +60,13 @@ def test_what_is_left_to_draw_from_is_what_the_oracle_leaves(sampling: Sampling)
     left = np.asarray(kept(jnp.asarray(scaled), columns_of(*[sampling] * 64), jnp.ones(64, bool)))
     expected = np.stack([oracle(row, sampling) > 0 for row in logits])
     np.testing.assert_array_equal(left, expected)
+
+
+def test_the_least_top_p_leaves_the_likeliest_token_of_many_that_are_almost_as_likely() -> None:
+    logits = np.random.default_rng(0).normal(scale=0.01, size=(2, 2**18)).astype(np.float32)
+    columns = columns_of(*[dataclasses.replace(ON, top_p=LEAST_TOP_P)] * 2)
+    tokens = sample(jnp.asarray(logits), columns, jnp.arange(2, dtype=jnp.int32))
+    np.testing.assert_array_equal(tokens, logits.argmax(axis=-1))
 
 
 @pytest.mark.parametrize("sampling", CASES, ids=str)
@@ -107,10 +116,10 @@ def test_greedy_rows_stay_greedy_beside_rows_that_draw() -> None:
 
 
 def test_a_rows_token_depends_on_nothing_but_the_row() -> None:
-    logits, positions = jnp.asarray(logits_of(10)), jnp.arange(10, dtype=jnp.int32)
+    logits, positions = jnp.asarray(logits_of(len(CASES))), jnp.arange(len(CASES), dtype=jnp.int32)
     columns = columns_of(*CASES)
     together = sample(logits, columns, positions)
-    for i in range(10):
+    for i in range(len(CASES)):
         alone = sample(logits[i : i + 1], columns[i : i + 1], positions[i : i + 1])
         assert alone[0] == together[i]
 

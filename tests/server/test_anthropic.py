@@ -10,6 +10,7 @@ from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey
 from jaxinfer.server.wire import MAX_HEAD_BYTES
+from jaxinfer.text.tools.reader import CallDelta
 from tests.server.fakes import FakeLLM
 from tests.server.http import (
     CHAT,
@@ -135,6 +136,35 @@ def test_an_answer_that_the_client_began_goes_on():
     assert [(asked["add"], asked["go_on"]) for asked in llm.rendered] == [(False, True)] * 2
 
 
+def drawn(token: int, **beside: Any) -> FakeLLM:
+    """One token is drawn, with what a reading makes of it."""
+    return FakeLLM(lambda ids, params: [Delta(0, "x", [token], **({"finish_reason": "length"} | beside))])
+
+
+@pytest.mark.parametrize(
+    "llm",
+    [
+        drawn(1),
+        drawn(257, finish_reason="stop"),
+        drawn(1, finish_reason="stop", stop_reason="x"),
+        drawn(1, reasoning="Hm.", thinking_tokens=1),
+        drawn(1, finish_reason="tool_calls", calls=[CallDelta(0, "a", "f", "{}")]),
+        FakeLLM(),
+    ],
+)
+def test_with_max_tokens_0_the_prompt_is_computed_and_the_answer_is_empty(llm):
+    usage = {"input_tokens": 9, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 9, "output_tokens": 0}
+    answer = post(llm, MESSAGES, LEAST | {"max_tokens": 0})
+    assert (answer.status_code, llm.calls[0].prompt) == (200, "user:hi\nassistant:")
+    body = answer.json()
+    assert (body["content"], body["stop_reason"], body["stop_sequence"]) == ([], "max_tokens", None)
+    assert body["usage"] == usage
+    begun, ended, last = named_events(post(llm, MESSAGES, LEAST | {"max_tokens": 0, "stream": True}).text)
+    assert begun["message"]["content"] == [] and begun["message"]["usage"] == usage
+    assert ended["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None} and ended["usage"] == usage
+    assert last == {"type": "message_stop"}
+
+
 def test_stop_sequences_are_the_stop_strings():
     llm = FakeLLM()
     post(llm, MESSAGES, LEAST | {"stop_sequences": ["a", "b"]})
@@ -182,7 +212,10 @@ def test_what_cannot_be_carried_out_is_refused_by_name(path, fields, named):
     ("fields", "named"),
     [
         ({"max_tokens": None}, "max_tokens must be given"),
-        ({"max_tokens": 0}, "max_tokens must be an integer"),
+        ({"max_tokens": -1}, "max_tokens must be an integer"),
+        ({"output_config": {"format": {"type": "x"}}}, "output_config.format.type must be json_schema"),
+        ({"output_format": {"type": "x"}}, "output_format.type must be json_schema"),
+        ({"output_format": {"type": "json_schema", "schema": 5}}, "output_format.schema must be a JSON schema"),
         ({"stop_sequences": [""]}, "stop_sequences must be made of"),
         ({"stop_sequences": "x"}, "stop_sequences must be"),
         ({"temperature": 3}, "temperature must be"),

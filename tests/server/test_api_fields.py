@@ -65,7 +65,6 @@ REFUSED_BY: dict[str, dict[str, Any]] = {
         "moderation": {},
         "image": {},
         "access_programs": {},
-        "prompt_cache_options": {},
         "max_tokens": 5,
         "max_completion_tokens": 5,
         "logprobs": True,

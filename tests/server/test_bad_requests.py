@@ -34,8 +34,8 @@ def both(name: str, given: tuple[Any, ...]) -> list[tuple[str, str, Any]]:
 REFUSED: list[tuple[str, str, Any]] = [
     *both("n", COUNTS),  # A01
     *((COMPLETIONS, "best_of", value) for value in COUNTS),
-    *both("max_tokens", (-1, 1.5, "9", 10**12, 2**70, True)),  # A02
-    *((CHAT, "max_completion_tokens", value) for value in (0, -1, 1.5, "9", True)),
+    *both("max_tokens", (-2, -1.0, 1.5, "9", 10**12, 2**70, True)),  # A02
+    *((CHAT, "max_completion_tokens", value) for value in (0, -2, -1.0, 1.5, "9", True)),
     *both("max_tokens", (0,)),
     (COMPLETIONS, "prompt", "x" * 600),
     (COMPLETIONS, "prompt", [1] * 513),

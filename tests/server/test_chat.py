@@ -6,7 +6,7 @@ from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.sampling import GenerationDefaults
 from jaxinfer.server.settings import ServerSettings
 from tests.server.fakes import FakeLLM
-from tests.server.http import CHAT, USER, chat, error_of, post
+from tests.server.http import CHAT, COMPLETIONS, MESSAGES, RESPONSES, USER, chat, error_of, post
 
 
 def test_the_body_is_openais():
@@ -63,6 +63,39 @@ def test_max_completion_tokens_wins_over_max_tokens():
     chat(llm, max_completion_tokens=7, max_tokens=100)
     assert llm.calls[0].params.max_tokens == 7
     assert error_of(chat(llm, max_completion_tokens=0))["param"] == "max_completion_tokens"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "meant"),
+    [
+        (CHAT, {"messages": USER, "max_tokens": -1}, None),
+        (CHAT, {"messages": USER, "max_completion_tokens": -1}, None),
+        (CHAT, {"messages": USER, "max_completion_tokens": -1, "max_tokens": 9}, 9),
+        (CHAT, {"messages": USER, "max_completion_tokens": 9, "max_tokens": -1}, 9),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": -1}, None),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": -1, "echo": True}, None),
+        (RESPONSES, {"input": "a", "max_output_tokens": -1}, None),
+    ],
+)
+def test_a_length_of_minus_1_is_one_that_is_left_out(path, fields, meant):
+    llm = FakeLLM()
+    assert post(llm, path, fields).status_code == 200
+    assert llm.calls[0].params.max_tokens == meant
+
+
+@pytest.mark.parametrize(
+    ("path", "least"),
+    [
+        (CHAT, {"messages": USER}),
+        (COMPLETIONS, {"prompt": "a"}),
+        (RESPONSES, {"input": "a"}),
+        (MESSAGES, {"messages": USER, "max_tokens": 9}),
+    ],
+)
+def test_top_p_may_be_0(path, least):
+    llm = FakeLLM()
+    assert post(llm, path, least | {"top_p": 0}).status_code == 200
+    assert llm.calls[0].params.top_p == 0
 
 
 def test_a_stop_reason_is_the_string_or_the_id_that_ended_it():

@@ -184,7 +184,7 @@ def test_a_bug_is_a_500_that_tells_nothing_of_our_inside(caplog):
 
 def test_max_tokens_zero_needs_echo():
     assert error_of(complete(FakeLLM(), "a", max_tokens=0))["param"] == "max_tokens"
-    assert error_of(complete(FakeLLM(), "a", max_tokens=-1, echo=True))["param"] == "max_tokens"
+    assert error_of(complete(FakeLLM(), "a", max_tokens=-2, echo=True))["param"] == "max_tokens"
     for prompt, texts in ((["ab", "c"], ["ab", "c"]), ([[99], [97, 98]], ["c", "ab"])):
         response = complete(FakeLLM(), prompt, max_tokens=0, echo=True)
         found = [(choice["text"], choice["finish_reason"]) for choice in response.json()["choices"]]

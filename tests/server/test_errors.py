@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from jaxinfer.protocol.body import MAX_VALUES
-from jaxinfer.server.app import create_app
+from jaxinfer.server.app import ROUTES, create_app
 from jaxinfer.server.settings import ServerSettings
 from tests.server.fakes import FakeLLM
 from tests.server.http import CHAT, COMPLETIONS, USER, ask, chat, error_of, live, post, raw_request, read_until
@@ -40,6 +40,24 @@ def test_another_method_is_a_405_that_names_the_right_ones(method, path):
     assert response.headers["allow"] in error_of(response)["message"]
 
 
+POSTED = [route.path for route in ROUTES if route.methods == {"POST"} and route.endpoint.__name__ != "refuse"]
+
+
+@pytest.mark.parametrize("path", [path for path in POSTED if path != "/v1/responses/input_tokens"])  # GET's {id} may be
+def test_a_head_of_what_is_only_posted_is_a_405_as_a_put_is(path):
+    head, put = (ask(FakeLLM(), method, path) for method in ("HEAD", "PUT"))
+    assert (head.status_code, head.headers["allow"]) == (put.status_code, put.headers["allow"])
+    assert head.status_code == 405
+
+
+def test_a_byte_order_mark_before_a_body_is_passed_over():
+    for text in ("hi", "x" * 400):
+        raw = b"\xef\xbb\xbf" + json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+        llm = FakeLLM()
+        assert post(llm, CHAT, raw).status_code == 200
+        assert llm.rendered[0]["messages"][0]["content"] == text
+
+
 @pytest.mark.parametrize(
     "content_type", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "multipart/form-data"]
 )
@@ -66,7 +84,8 @@ BAD_JSON = {
     "a string": b'"x"',
     "null": b"null",
     "trailing bytes": b'{"messages": []} x',
-    "byte order mark": b'\xef\xbb\xbf{"messages": []}',
+    "two byte order marks": b'\xef\xbb\xbf\xef\xbb\xbf{"messages": []}',
+    "byte order mark within": b'{\xef\xbb\xbf"messages": []}',
     "utf-16": '{"messages": []}'.encode("utf-16"),
     "invalid utf-8": b'{"messages": "\xff"}',
     "lone surrogate": b'{"messages": [{"role": "user", "content": "\\ud800"}]}',

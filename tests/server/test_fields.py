@@ -26,21 +26,22 @@ allowed_token_ids bad_words skip_special_tokens spaces_between_special_tokens re
 guided_json guided_regex guided_choice guided_grammar regex ebnf json_schema grammar stream stream_options
 stream_interval truncate_prompt_tokens truncation_side priority request_id session_id cache_salt return_token_ids
 return_tokens_as_token_ids return_prompt_text user store metadata service_tier prediction safety_identifier
-prompt_cache_key verbosity use_beam_search length_penalty repetition_detection kv_transfer_params vllm_xargs
+prompt_cache_key prompt_cache_options verbosity use_beam_search length_penalty repetition_detection kv_transfer_params
+vllm_xargs
 watermarking reasoning_effort include_reasoning thinking_token_budget add_special_tokens echo best_of
 stop_regex no_stop_trim rid extra_key lora_path custom_labels custom_logit_processor session_params bootstrap_host
 bootstrap_port bootstrap_room reasoning include_metrics
 """
 CHAT_FIELDS = """
 messages max_completion_tokens top_logprobs tools tool_choice parallel_tool_calls functions function_call modalities
-audio web_search_options moderation prompt_cache_options chat_template chat_template_kwargs documents
+audio web_search_options moderation chat_template chat_template_kwargs documents
 add_generation_prompt continue_final_message separate_reasoning stream_reasoning input_ids
 """
 COMPLETION_FIELDS = "prompt suffix"
 POOLED_FIELDS = """
 model pooling add_special_tokens truncate_prompt_tokens truncation_side priority cache_salt request_id rid
 use_activation session_id lora_path user store metadata service_tier prediction safety_identifier prompt_cache_key
-verbosity
+prompt_cache_options verbosity
 """
 EMBEDDING_FIELDS = "input encoding_format dimensions normalize messages embed_dtype endianness task prompt_embeds"
 SCORE_FIELDS = "text_1 text_2 queries documents instruction"
@@ -145,7 +146,6 @@ ONLY_CHAT_REFUSED: dict[str, Any] = {
     "audio": {},
     "web_search_options": {},
     "moderation": {},
-    "prompt_cache_options": {},
     "chat_template": "x",
     "documents": [{}],
     "separate_reasoning": False,
@@ -178,6 +178,7 @@ ACCEPTED = {
     "safety_identifier": "x",
     "prompt_cache_key": "x",
     "prompt_cache_retention": "24h",
+    "prompt_cache_options": {"mode": "explicit", "ttl": "30m"},
 }
 ACCEPTED_BY: dict[str, dict[str, Any]] = dict.fromkeys((CHAT, COMPLETIONS, EMBEDDINGS, SCORE), ACCEPTED)
 WARNED = {"verbosity": "low"}  # a wish that no open model can be held to: the answer says that nobody read it

@@ -19,6 +19,7 @@ from jaxinfer.server.settings import ServerSettings
 from jaxinfer.text.tools.reader import CallDelta
 from tests.server.fakes import FakeLLM, hello
 from tests.server.http import USER, ask, error_of, post
+from tests.server.test_tools import BAD_TOOLS
 
 CHAT, GENERATE = "/api/chat", "/api/generate"
 TOOL = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}
@@ -256,6 +257,19 @@ def test_what_cannot_be_is_a_400_in_ollama_s_form(path, fields, said):
     response = post(FakeLLM(), path, {"messages": USER} | fields if path == CHAT else {"prompt": "x"} | fields)
     assert response.status_code == 400
     assert error_of(response)["message"].startswith(said)
+
+
+@pytest.mark.parametrize(("tools", "place"), BAD_TOOLS)
+def test_a_tool_that_is_none_is_refused_by_the_place_where_it_was_sent(tools, place):
+    response = post(FakeLLM(), CHAT, {"messages": USER, "tools": tools})
+    assert response.status_code == 400
+    assert error_of(response)["message"].startswith(f"{place} ")
+
+
+def test_a_schema_that_is_too_large_is_refused_by_the_place_where_it_was_sent():
+    schema = {"type": "object", "description": "x" * 2**20}
+    message = error_of(post(FakeLLM(), CHAT, {"messages": USER, "format": schema}))["message"]
+    assert message.startswith("format must be at most 1048576 bytes")
 
 
 @pytest.mark.parametrize(("name", "ours"), SAMPLING.items())

@@ -153,7 +153,7 @@ def test_slashes_open_no_door():
 
 
 def test_an_error_has_the_form_of_the_route_that_is_meant():
-    assert error_of(post(FakeLLM(), f"{MESSAGES}/", {"messages": USER, "max_tokens": 0}))["type"]
+    assert error_of(post(FakeLLM(), f"{MESSAGES}/", {"messages": USER, "max_tokens": -1}))["type"]
     assert ask(FakeLLM(), "POST", f"http://test/{MESSAGES}", content=b"{}").json()["type"] == "error"
 
 

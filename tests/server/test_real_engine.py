@@ -69,6 +69,16 @@ def test_a_prompt_seen_before_is_found_in_the_cache(client):
     assert cached == [0, 64]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_message_with_max_tokens_0_leaves_its_prompt_in_the_cache(port, stream):
+    body = {"messages": [{"role": "user", "content": f"{'ab' if stream else 'cd'} one two three " * 6}]}
+    first = httpx2.post(f"http://127.0.0.1:{port}{MESSAGES}", json=body | {"max_tokens": 0, "stream": stream})
+    assert first.status_code == 200 and "content_block" not in first.text
+    usage = httpx2.post(f"http://127.0.0.1:{port}{MESSAGES}", json=body | {"max_tokens": 1}).json()["usage"]
+    size = usage["input_tokens"] + usage["cache_read_input_tokens"]
+    assert usage["cache_read_input_tokens"] == (size - 1) // 16 * 16 > 64, "all whole pages before the last token"
+
+
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 def test_instructions_behind_a_line_that_changes_with_every_request_are_found_in_the_cache(port, path):
     def ask(number: int) -> tuple[int, int]:

@@ -112,8 +112,8 @@ def counts(program: Program) -> None:
 
 def lengths(program: Program) -> None:
     """A02"""
-    program.refuses_all("max_tokens", (-1, 1.5, "9", 10**12, 2**70, True, 512))
-    program.refuses_all("max_completion_tokens", (0, -1, 1.5, "9", True), (CHAT,))
+    program.refuses_all("max_tokens", (-2, 1.5, "9", 10**12, 2**70, True, 512))
+    program.refuses_all("max_completion_tokens", (0, -2, 1.5, "9", True), (CHAT,))
     codes = {program.refuses(COMPLETIONS, {"prompt": prompt})["code"] for prompt in ("x y" * 600, [1] * 513)}
     assert codes == {"context_length_exceeded"}
 

@@ -13,7 +13,7 @@ from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey
 from tests.server.fakes import FakeLLM, hello
-from tests.server.http import CHAT, COMPLETIONS, USER, error_of
+from tests.server.http import CHAT, COMPLETIONS, MESSAGES, USER, error_of
 
 SESSIONS = "/v1/sessions"
 HELLO = {"role": "assistant", "content": "Hello"}  # what fakes.hello says
@@ -388,3 +388,15 @@ def test_the_text_of_all_sessions_is_bounded_and_who_has_most_gives_up_the_oldes
         assert await goes_on("e", ALICE)
 
     run(test, settings=LOCKED)
+
+
+def test_a_prompt_without_an_answer_is_gone_on_from_as_it_stands():
+    async def test(client: Client) -> None:
+        asked = {"messages": USER, "max_tokens": 0, "session_id": "s"}
+        assert (await client.post(MESSAGES, asked)).status_code == 200
+        (kept,) = client.llm.kept.values()
+        assert kept[1] == client.llm.calls[0].prompt_ids
+        assert (await client.chat(messages=[MORE], session_append=True)).status_code == 200
+        assert client.llm.rendered[-1]["messages"] == [*USER, MORE]
+
+    run(test)

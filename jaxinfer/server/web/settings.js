@@ -4,7 +4,7 @@
 // default: where the server's own is not said in the model's card
 const SAMPLING = [
   { name: "temperature", label: "Temperature", min: 0, max: 2, step: 0.1, range: "0 to 2" },
-  { name: "top_p", label: "Top p", above: 0, max: 1, step: 0.05, range: "above 0, to 1" },
+  { name: "top_p", label: "Top p", min: 0, max: 1, step: 0.05, range: "0 to 1, 1 is off" },
   { name: "top_k", label: "Top k", min: -1, max: 2 ** 31 - 1, step: 1, range: "0 is off" },
   { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.05, range: "0 to 1" },
   { name: "max_tokens", label: "Max tokens", min: 1, step: 1, range: "from 1", default: "what fits" },
