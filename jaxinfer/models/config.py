@@ -317,10 +317,18 @@ def _names_a_part(key: str) -> bool:
     return any(words & names and words <= names | beside for names, beside in _PARTS)
 
 
+def first_architecture(raw: Mapping[str, Any]) -> str | None:
+    """The first name in `architectures`, which counts where there are more; None where they are no names, or none."""
+    names = raw.get("architectures")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        return None
+    return str(names[0])
+
+
 def is_headless(raw: Mapping[str, Any]) -> bool:
     """Whether a model was saved without the matrix that makes logits, as embedders are."""
-    names = raw.get("architectures")
-    return isinstance(names, list) and len(names) == 1 and str(names[0]).endswith("Model")
+    name = first_architecture(raw)
+    return name is not None and name.endswith("Model")
 
 
 def raise_faults(architecture: str, faults: list[str]) -> None:

@@ -7,6 +7,7 @@ K kv heads, H head, V vocabulary.
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +30,7 @@ from jaxinfer.models.config import (
     HFConfig,
     ModelConfig,
     checkpoint_dtype,
+    first_architecture,
     is_headless,
     is_off,
     raise_faults,
@@ -114,7 +116,7 @@ _OTHER_NAMES = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads"),
     "num_key_value_heads": ("n_kv_heads", "num_kv_heads", "num_query_groups"),
-    "head_dim": ("kv_channels", "d_kv"),
+    "head_dim": ("kv_channels", "d_kv", "query_pre_attn_scalar"),
     "max_position_embeddings": ("n_positions", "n_ctx"),
     "rms_norm_eps": ("norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon"),
 }
@@ -164,13 +166,11 @@ def architecture_of(raw: Mapping[str, Any]) -> str | None:
 
     A model saved without its head is named for its body (Qwen3Model); where no name is given, `model_type` tells.
     """
-    names = raw.get("architectures")
-    if names is None or names == []:
+    if raw.get("architectures") in (None, []):
         return next((name for name, traits in TRAITS.items() if traits.model_type == raw.get("model_type")), None)
-    if not (isinstance(names, list) and len(names) == 1 and isinstance(names[0], str)):
-        return None
-    whole = names[0].removesuffix("Model") + "ForCausalLM"
-    return whole if is_headless(raw) and whole in TRAITS else names[0]
+    given = first_architecture(raw)
+    whole = (given or "").removesuffix("Model") + "ForCausalLM"
+    return whole if is_headless(raw) and whole in TRAITS else given
 
 
 def config_from_hf(raw: Mapping[str, Any]) -> DenseConfig:
@@ -214,6 +214,7 @@ def config_from_hf(raw: Mapping[str, Any]) -> DenseConfig:
         eos_token_ids=token_ids(config, "eos_token_id", known_size),
     )
     _refuse_unsupported(config, traits)
+    _refuse_other_scale(config, result.head_dim)
     sizes = {
         "hidden_size": hidden,
         "intermediate_size": result.intermediate_size,
@@ -267,6 +268,16 @@ def _head_dim(config: HFConfig, hidden: int, heads: int) -> int:
         config.refuse("head_dim", "must be even, since its halves are rotated", CHECK)
         return 2
     return head_dim
+
+
+def _refuse_other_scale(config: HFConfig, head_dim: int) -> None:
+    """A factor of the scores that is not the usual one, but for the rounding of how it is written."""
+    scale = head_dim**-0.5
+    for key in ("attention_multiplier", "softmax_scale"):
+        value = config.value(key)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and math.isclose(value, scale, rel_tol=1e-6)):
+            config.refuse(key, f"must be {scale:g}, which is 1 / sqrt(head_dim)", "other factors are not supported")
 
 
 def _refuse_unsupported(config: HFConfig, traits: _Traits) -> None:

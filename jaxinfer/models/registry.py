@@ -15,7 +15,7 @@ from jaxinfer.config import Quantization
 from jaxinfer.errors import CheckpointError, ConfigError
 from jaxinfer.layers.products import Products
 from jaxinfer.models import dense as dense_model
-from jaxinfer.models.config import ModelConfig, shown
+from jaxinfer.models.config import ModelConfig, first_architecture, shown
 from jaxinfer.models.features import features_of
 
 ENTRY_POINT_GROUP = "jaxinfer.models"
@@ -101,19 +101,19 @@ def register(architecture: str, family: Family) -> None:
 
 
 def family_for(raw: Mapping[str, Any]) -> Family:
-    """The family of a config.json, by its one entry in `architectures` or, where there is none, by its model_type.
+    """The family of a config.json, by the first of its `architectures` or, where there is none, by its model_type.
 
     Raises CheckpointError when there is neither or it is not supported, with what the model has that ours do not.
     """
     plugins = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     supported = ", ".join(sorted({*MODELS, *plugins}))
     names = raw.get("architectures")
-    given = names[0] if isinstance(names, list) and len(names) == 1 and isinstance(names[0], str) else None
+    given = first_architecture(raw)
     name = given if given in {*MODELS, *plugins} else dense_model.architecture_of(raw)
     kind = raw.get("model_type")
     if not isinstance(name, str) and (names or not isinstance(kind, str)):
         raise CheckpointError(
-            f"config.json must name one architecture, got architectures={shown(names)}; supported are {supported}"
+            f"config.json must name its architecture, got architectures={shown(names)}; supported are {supported}"
         )
     if name in MODELS:
         return MODELS[name]

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -260,7 +261,9 @@ def test_a_dtype_left_out_is_float32() -> None:
             {"num_experts": 64, "num_experts_per_tok": 8},
             "num_experts must be 0, empty or absent, got 64; experts are not",
         ),
-        ({"attention_multiplier": 1.0}, "attention_multiplier is not a key"),
+        ({"attention_multiplier": 1.0}, "attention_multiplier must be 0.0883883, which is 1 / sqrt(head_dim), got 1.0"),
+        ({"softmax_scale": 0.0078125}, "softmax_scale must be 0.0883883"),
+        ({"query_pre_attn_scalar": 256}, "query_pre_attn_scalar must be what head_dim is (128), got 256"),
         ({"full_attention_interval": 4}, "full_attention_interval must be absent, got 4; recurrent layers are not"),
         ({"rope_ratio": 2}, "rope_ratio is not a key"),
         ({"num_experts_per_tok": 8}, "num_experts_per_tok must be absent, got 8; experts are not supported"),
@@ -288,7 +291,8 @@ def test_a_dtype_left_out_is_float32() -> None:
         ({"pre_norm": False}, "pre_norm must not be off"),
         ({"use_attention": False}, "use_attention must not be off"),
         ({"scale_emb": 0}, "scale_emb must not be 0, since a factor of 0 leaves nothing, got 0"),
-        ({"attention_multiplier": 0}, "attention_multiplier must not be 0"),
+        ({"attention_multiplier": 0}, "attention_multiplier must be 0.0883883"),
+        ({"attention_multiplier": "0.0883883"}, "attention_multiplier must be 0.0883883"),
         ({"quantization_config": {"load_in_4bit": True, "load_in_8bit": False}}, "quantization_config must be absent"),
         ({"quantization_config": {"quant_method": None, "bits": 4}}, "quantization_config must be absent"),
         ({"image_token_id": 5}, "image_token_id must be absent, got 5; images are not supported"),
@@ -402,6 +406,24 @@ def test_dual_chunk_attention_is_plain_attention_within_its_first_chunk() -> Non
 def test_a_model_saved_as_its_body_is_one_without_a_head(raw: dict[str, Any], body: str) -> None:
     whole = config_from_hf(raw)
     assert config_from_hf({**raw, "architectures": [body]}) == dataclasses.replace(whole, tie_embeddings=True)
+
+
+@pytest.mark.parametrize("raw", [QWEN3_8B, R1_DISTILL_QWEN_1_5B, LLAMA_3_2_1B])
+def test_names_beside_an_architecture_change_nothing(raw: dict[str, Any]) -> None:
+    assert config_from_hf({**raw, "architectures": [*raw["architectures"], "X"]}) == config_from_hf(raw)
+
+
+def test_the_first_of_several_architectures_must_be_of_the_model_s_type() -> None:
+    with pytest.raises(CheckpointError, match="model_type must be 'qwen2', got 'qwen3'"):
+        config_from_hf({**QWEN3_8B, "architectures": ["Qwen2ForCausalLM", "Qwen3ForCausalLM"]})
+
+
+@pytest.mark.parametrize("key", ["attention_multiplier", "softmax_scale"])
+@pytest.mark.parametrize("raw", [QWEN3_8B, LLAMA_3_2_1B])
+def test_the_usual_factor_of_the_scores_changes_nothing(raw: dict[str, Any], key: str) -> None:
+    whole = config_from_hf(raw)
+    for scale in (whole.head_dim**-0.5, float(np.float32(whole.head_dim**-0.5))):
+        assert config_from_hf({**raw, key: scale, "query_pre_attn_scalar": whole.head_dim}) == whole
 
 
 @pytest.mark.parametrize("raw", [QWEN3_8B, R1_DISTILL_QWEN_1_5B, LLAMA_3_2_1B])

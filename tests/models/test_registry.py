@@ -87,11 +87,18 @@ def test_a_body_and_a_type_alone_are_of_the_family_of_the_whole_model() -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [None, [], "Qwen3ForCausalLM", [3], [["Qwen3ForCausalLM"]], [{}], ["Qwen2ForCausalLM", "Qwen3ForCausalLM"]]
+    "names", [None, [], "Qwen3ForCausalLM", [3], [["Qwen3ForCausalLM"]], [{}], ["Qwen3ForCausalLM", 3]]
 )
-def test_a_config_must_name_one_architecture(names: object) -> None:
-    with pytest.raises(CheckpointError, match="must name one architecture"):
+def test_a_config_must_name_its_architecture(names: object) -> None:
+    with pytest.raises(CheckpointError, match="must name its architecture"):
         family_for({"architectures": names})
+
+
+def test_of_several_architectures_the_first_counts() -> None:
+    assert family_for({"architectures": ["Qwen3ForCausalLM", "Qwen3ForReward"]}) is dense
+    assert family_for({"architectures": ["Qwen3Model", "Qwen3ForReward"]}) is dense
+    with pytest.raises(CheckpointError, match="got 'Qwen3ForReward'"):
+        family_for({"architectures": ["Qwen3ForReward", "Qwen3ForCausalLM"]})
 
 
 def test_an_architecture_can_be_registered_and_then_belongs_to_its_family() -> None:
