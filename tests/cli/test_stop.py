@@ -59,4 +59,4 @@ def test_stop_drains_waits_and_says_which(cli, monkeypatch, short_tmp):
         assert (first.wait(0.1), second.poll()) == (0, None)
         assert re.search(rf"two +{second.pid} ", cli("ps").out)
         assert cli("stop", other.rpartition(":")[2]).code == 0
-    assert cli("stop").last_line == "error: no server of yours runs here"
+    assert cli("stop").last_line == "error: no server of yours runs here; there is nothing to stop"
