@@ -168,7 +168,7 @@ def _nearest_double(value: int | float, side: _Side, *, is_open: bool) -> float 
 
 
 def _written(value: int | float, side: _Side, *, is_open: bool) -> float | None:
-    """The same beyond 2**53, where the shortest digits, with zeros behind them, must be within the double itself too."""
+    """The same beyond 2**53, where its shortest digits, with zeros behind them, must be within the double too."""
     found = _nearest_double(value, side, is_open=is_open)
     while found is not None and not _is_within(found, found, side, is_open=False):
         found = _nearest_double(found, side, is_open=True)
