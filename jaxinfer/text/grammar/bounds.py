@@ -54,7 +54,8 @@ def hold_bounds(part: dict[str, Any], others: list[float]) -> list[str]:
         if moved is None:
             return []
         if abs(moved) >= _FAR and moved * side.inward > 0 and not part.keys() & {*other[:2]}:
-            new[other] = _Bound(math.copysign(FARTHEST, moved), is_open=False)
+            far = -other.inward * FARTHEST if is_whole else _written(-other.inward * math.inf, other, is_open=False)
+            new[other] = _Bound(far or 0, is_open=False)
         if moved != end.value or (end.is_open and abs(moved) > EXACT):
             new[side] = _Bound(moved, is_open=False)
     held = {side: new.get(side, end) for side, end in ends.items()}
@@ -75,9 +76,12 @@ def fault_of_bounds(part: dict[str, Any]) -> str:
     least, most = _bound(part, LEAST), _bound(part, MOST)
     if _is_whole(part):
         return ""
-    is_deep = any(end and _is_deep(end.value, side) for end, side in ((least, LEAST), (most, MOST)))
+    ends = [(end, side) for end, side in ((least, LEAST), (most, MOST)) if end is not None]
+    if any(abs(end.value) > EXACT and _of_number(end, side, None, []) != end.value for end, side in ends):
+        return "between its bounds there must be a double whose shortest digits are between them too"
     is_near = least is not None and most is not None and 0 < _exactly(most.value) - _exactly(least.value) < 1
-    if is_deep or (is_near and any(end and end.is_open and not _is_fraction(end.value) for end in (least, most))):
+    is_open = any(end.is_open and not _is_fraction(end.value) for end, _ in ends)
+    if (is_near and is_open) or any(_is_deep(end.value, side) for end, side in ends):
         return f"between its bounds there must be a double of at most {MAX_PLACES} places"
     return ""
 
@@ -131,7 +135,9 @@ def _first(end: _Bound, side: _Side) -> int:
 def _of_number(end: _Bound, side: _Side, beside: _Bound | None, others: list[float]) -> int | float | None:
     """None: no double that the library can write is within."""
     value = end.value
-    if abs(value) > EXACT or (value % 1 and spelling(float(value)) is None):
+    if abs(value) > EXACT:
+        return _written(value, side, is_open=end.is_open)
+    if value % 1 and spelling(float(value)) is None:
         return _nearest_double(value, side, is_open=end.is_open)
     if _is_deep(value, side):
         return _in_places(value)
@@ -159,9 +165,22 @@ def _nearest_double(value: int | float, side: _Side, *, is_open: bool) -> float 
     return found
 
 
+def _written(value: int | float, side: _Side, *, is_open: bool) -> float | None:
+    """The same beyond 2**53, where its shortest digits, with zeros behind them, must be within the double too."""
+    found = _nearest_double(value, side, is_open=is_open)
+    while found is not None and not _is_within(found, found, side, is_open=False):
+        found = _nearest_double(found, side, is_open=True)
+    return found
+
+
 def _is_within(found: float, value: int | float, side: _Side, *, is_open: bool) -> bool:
-    exact, written = ((number - _exactly(value)) * side.inward for number in (Decimal(found), _exactly(found)))
-    return exact > 0 < written if is_open else exact >= 0 <= written
+    """Whichever of a double and its shortest digits each of the two is read as."""
+    gaps = [
+        (number - bound) * side.inward
+        for number in (Decimal(found), _exactly(found))
+        for bound in (Decimal(value), _exactly(value))
+    ]
+    return min(gaps) > 0 if is_open else min(gaps) >= 0
 
 
 def _in_places(value: int | float) -> float:

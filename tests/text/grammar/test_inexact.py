@@ -33,6 +33,7 @@ FOUND = {
     "an open most of 64 bits": ({"type": "integer", "exclusiveMaximum": 2**63 - 1}, "'#/exclusiveMaximum'"),
     "what is more than any double": ({"minimum": 10**400}, "'#/minimum'"),
     "an open bound without a double beside it": ({"exclusiveMinimum": 0, "maximum": 1e-70}, "at '#'"),
+    "a bound with other digits than its double": ({"minimum": 2**57, "maximum": 2**57}, "at '#'"),
     "a bound of too many places": ({"items": {"minimum": 1e-70}}, "at '#/items'"),
     "an alternative": ({"anyOf": [{}, {"const": 10**30 + 1}]}, "'#/anyOf/1/const'"),
 }
@@ -48,7 +49,7 @@ LEFT = [
     {"type": "number", "minimum": -0.5, "exclusiveMaximum": 0.5},
     {"type": "integer", "exclusiveMinimum": 0, "maximum": 0.5},
     {"default": LARGE, "examples": [LARGE, {"const": LARGE}]},
-    {"properties": {"const": {"maximum": LARGE}, "enum": {}}, "default": {"minimum": 1e19}},
+    {"properties": {"const": {"type": "integer", "maximum": LARGE}, "enum": {}}, "default": {"minimum": 1e19}},
 ]
 
 
