@@ -240,7 +240,7 @@ def test_what_has_no_form_of_a_name_is_a_prompt(monkeypatch, tmp_path, word):
 
 
 @pytest.mark.parametrize(
-    "flag", [["--temperature", "5"], ["--top-p", "0"], ["--max-tokens", "0"], ["--top-k", "-7"], ["--min-p", "2"]]
+    "flag", [["--temperature", "5"], ["--top-p", "-0.1"], ["--max-tokens", "0"], ["--top-k", "-7"], ["--min-p", "2"]]
 )
 @pytest.mark.parametrize("verb", ["run", "chat", "batch"])
 def test_impossible_sampling_is_refused_before_anything_starts(cli, model, tmp_path, verb, flag):

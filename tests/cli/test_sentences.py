@@ -46,7 +46,7 @@ LONG = "error: --max-model-len must be at most what the model can address, 2048,
             2,
             "error: --temperature must be a number from 0 (greedy) to 2, ",
         ),
-        (["batch", "rows.jsonl", "-o", "-", "--top-p", "3"], 2, "error: --top-p must be a number above 0 and at most "),
+        (["batch", "rows.jsonl", "-o", "-", "--top-p", "3"], 2, "error: --top-p must be a number from 0 (the likelies"),
         (
             ["serve", "demo", "--enable-prefix-caching", "--kv-layout", "contiguous"],
             2,

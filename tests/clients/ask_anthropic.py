@@ -52,7 +52,7 @@ def main() -> None:
         "bearer": end_of(bearer.messages.create(**BODY)),
         "has_request_id": whole.id == f"msg_{whole._request_id}",
         "no_model": failure(lambda: messages.create(**BODY | {"model": "claude-9"})),
-        "bad_value": failure(lambda: messages.create(**BODY | {"max_tokens": 0})),
+        "bad_value": failure(lambda: messages.create(**BODY | {"max_tokens": -1})),
         "too_long": failure(lambda: messages.create(**BODY | {"messages": [{"role": "user", "content": "x" * 10**6}]})),
         "no_key": failure(lambda: stranger.messages.create(**BODY)),
     }
