@@ -51,13 +51,10 @@ class JaxInferError(Exception):
 
 
 class ConfigError(JaxInferError, ValueError):
-    """A setting that is unknown, out of range, or at odds with another.
-
-    sources: as Resolved has them, where known.
-    """
+    """A setting that is unknown, out of range, or at odds with another."""
 
     exit_code = 2
-    sources: Mapping[str, str] | None = None
+    sources: Mapping[str, str] | None = None  # of all settings, as Resolved has them, where they are known
 
 
 class PortInUse(ConfigError):
