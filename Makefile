@@ -54,15 +54,13 @@ soak-laws: $(STAMP) clients
 	@while $(PYTHON) -m pytest -x -m "not gpu" --timeout 0 -p tests.support.new_seeds --hypothesis-profile=soak $(TESTS); do :; done
 
 # By hand: the tests of the kernels for CPUs, compiled with checks of addresses and of what C++ leaves undefined.
-LIBRARY := kernels/jaxinfer_kernels/_cpu_*
 SANITIZED := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
-# The library that was there is laid aside meanwhile.
 sanitize: $(STAMP)
-	@if [ -d build/plain ]; then rm -f $(LIBRARY); else mkdir -p build/plain && find $(LIBRARY) -exec mv {} build/plain \; 2>/dev/null; fi; true
-	@JAXINFER_CPU_FLAGS="$(SANITIZED)" $(PYTHON) scripts/compile_cpu.py && \
-		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	@rm -f kernels/jaxinfer_kernels/_cpu_*
+	@JAXINFER_CPU_FLAGS="$(SANITIZED)" $(PYTHON) scripts/compile_cpu.py
+	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
 		XLA_FLAGS="$(QUICK_COMPILES)" $(PYTHON) -m pytest -s -p no:xdist -m "not gpu" tests/kernels/*/test_cpu*.py; \
-		status=$$?; rm -f $(LIBRARY); cp -p build/plain/* kernels/jaxinfer_kernels/ 2>/dev/null; rm -r build/plain; exit $$status
+		status=$$?; rm -f kernels/jaxinfer_kernels/_cpu_*; $(PYTHON) scripts/compile_cpu.py; exit $$status
 
 # The documentation, into build/site; nothing of it needs a server or the internet.
 site: $(STAMP)

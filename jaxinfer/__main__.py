@@ -1,19 +1,14 @@
 """The program `jaxinfer`, also as `python -m jaxinfer`."""
 
-import signal
-
-from jaxinfer.engine.interrupts import end_at_ctrl_c
+from jaxinfer.engine.interrupts import end_at_ctrl_c, ended_by_ctrl_c
 
 
 def main() -> None:
     """Run the command line. Until its verbs can hear Ctrl-C, and when they no longer do, it ends the program without a
     word: a KeyboardInterrupt would end the import of click in a traceback, and is lost where Python closes down.
     """
-    is_heard = end_at_ctrl_c()
-    from jaxinfer import cli
-
-    if is_heard:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    with ended_by_ctrl_c():
+        from jaxinfer import cli
     try:
         cli.main()
     finally:

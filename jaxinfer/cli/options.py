@@ -209,9 +209,6 @@ def _help_all_option() -> click.Option:
     )
 
 
-QUIET = frozenset({"-q", "--quiet"})
-
-
 def _say(line: str, is_quiet: bool) -> None:
     if not is_quiet:
         click.echo(line, err=True)
@@ -228,7 +225,7 @@ def without_foreign(command: click.Command, ctx: click.Context, args: list[str])
     options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
     known = {name for option in options for name in option.opts + option.secondary_opts}
     takes_value = {name for option in options if not option.is_flag for name in option.opts}
-    is_quiet = not known.isdisjoint(QUIET & {*args})
+    is_quiet = any(name in args for option in options if option.name == "quiet" for name in option.opts)
     kept: list[str] = []
     words = iter(range(len(args)))
     for at in words:

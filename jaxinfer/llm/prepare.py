@@ -15,7 +15,7 @@ from jaxinfer.protocol.sampling import (
     resolve_min_tokens,
     resolve_sampling,
 )
-from jaxinfer.protocol.validate import check_prompt_ids, invalid, too_long, validate_sampling
+from jaxinfer.protocol.validate import DROP, check_prompt_ids, invalid, too_long, validate_sampling
 from jaxinfer.runtime.plan import Controls
 from jaxinfer.text.reading import Reading
 
@@ -107,7 +107,7 @@ def prepare_embedding(
 ) -> Request:
     """Validate one request for an embedding. Raises InvalidRequest."""
     if pooling not in POOLINGS:
-        raise invalid("pooling", f"one of {', '.join(POOLINGS)}", pooling, cure="leave it out for its default")
+        raise invalid("pooling", f"one of {', '.join(POOLINGS)}", pooling, cure=DROP)
     check_prompt_ids(prompt_ids, vocab_size=info.vocab_size, param="input")
     check_input_length(len(prompt_ids), info.max_model_len, param="input")
     _check_room(len(prompt_ids), 1, limits, "input")

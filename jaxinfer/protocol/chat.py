@@ -22,7 +22,7 @@ from jaxinfer.protocol.messages import read_messages, without_billing
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.tools import Tools, read_tools
 from jaxinfer.protocol.truncation import check_truncation
-from jaxinfer.protocol.validate import MAX_LOGPROBS, NUMBERS, Range, invalid
+from jaxinfer.protocol.validate import DROP, MAX_LOGPROBS, NUMBERS, Range, invalid
 
 # Switches that templates are known to read; anything else could reach into a template's own variables.
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking", "date_string")
@@ -177,5 +177,5 @@ def _newer_max_tokens(body: dict[str, Any]) -> dict[str, Any]:
     if value is None or is_no_limit(value):
         return body
     if not NUMBERS["max_tokens"].allows(value):
-        raise invalid("max_completion_tokens", NUMBERS["max_tokens"].law, value, cure="leave it out for its default")
+        raise invalid("max_completion_tokens", NUMBERS["max_tokens"].law, value, cure=DROP)
     return {**body, "max_tokens": value}

@@ -26,19 +26,21 @@ def kept(chat: Chat) -> tuple[str, str]:
     return local, session
 
 
+def enter(chat: Chat, key: str) -> None:
+    chat["#banner"].get_by_text("Enter a key").click()
+    chat["#key"].fill(key)
+    chat["#key"].press("Enter")
+
+
 def test_a_key_is_asked_for_and_goes_into_a_header_alone(chat):
     sent: list[dict[str, str]] = []
     chat.page.on("request", lambda request: sent.append(request.headers))
     assert chat.waits_for("#banner").inner_text().startswith(ASKS), "nothing of headers"
     assert chat.ask("Early").strip() == ""
     assert chat.waits_for(".error").inner_text().startswith(ASKS)
-    chat["#banner"].get_by_text("Enter a key").click()
-    chat["#key"].fill("sk-wrong-0123456789")
-    chat["#key"].press("Enter")
+    enter(chat, "sk-wrong-0123456789")
     chat.waits_for("#banner", "This server does not take the API key that you entered. Enter another.")
-    chat["#banner"].get_by_text("Enter a key").click()
-    chat["#key"].fill(KEY)
-    chat["#key"].press("Enter")
+    enter(chat, KEY)
     chat.waits_for("#model", "tiny")
     chat.page.wait_for_selector("#banner", state="hidden")
     chat.button("Try again").click()
@@ -59,9 +61,7 @@ def test_a_key_is_asked_for_while_the_model_loads_and_then_the_progress_is_shown
     llm.status, llm.progress = "starting", Event("compile", "extend 16x16", 2, 27)
     chat = open_chat()
     chat.waits_for("#banner", f"Loading the model. {ASKS}")
-    chat["#banner"].get_by_text("Enter a key").click()
-    chat["#key"].fill("sk-wrong-0123456789")
-    chat["#key"].press("Enter")
+    enter(chat, "sk-wrong-0123456789")
     chat.waits_for("#banner", "Loading the model. This server does not take the API key that you entered.")
     chat["#banner"].get_by_text("Enter a key").click()
     chat["#key"].fill(KEY)
