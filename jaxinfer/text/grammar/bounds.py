@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeGuard
 from jaxinfer.text.grammar.doubles import spelling
 
 EXACT = 1 << 53  # up to it, each integer is a double
-_MOST_OF_64 = (1 << 63) - 1
+MOST_OF_64 = (1 << 63) - 1  # llguidance does not end well with what is below its negative
 FARTHEST = float((1 << 63) - 1024)  # the double next to the ends of 64 bits
 MAX_PLACES = 64  # behind the point, of a bound that is not 0: each nests an expression that the library bounds
 _SHORT = 15  # digits that every double has
@@ -123,8 +123,8 @@ def _of_integer(end: _Bound, side: _Side) -> int | float | None:
     bound = _first(end, side)
     if abs(bound) <= EXACT:
         return bound
-    if bound > FARTHEST and (side is LEAST or bound >= _MOST_OF_64):  # the library has 2**63 as the most of 64 bits
-        return None if side is LEAST and bound > _MOST_OF_64 else _MOST_OF_64 + 1
+    if bound > FARTHEST and (side is LEAST or bound >= MOST_OF_64):  # the library has 2**63 as the most of 64 bits
+        return None if side is LEAST and bound > MOST_OF_64 else MOST_OF_64 + 1
     return _nearest_double(bound, side, is_open=False)
 
 
@@ -224,11 +224,11 @@ def _loses(end: _Bound | None, bound: _Bound, side: _Side, is_whole: bool) -> bo
     """Whether some value is lost."""
     if end is None or not is_whole:
         return True
-    return min(int(bound.value), _MOST_OF_64) != _first(end, side)
+    return min(int(bound.value), MOST_OF_64) != _first(end, side)
 
 
 def _lost(side: _Side, end: _Bound | None, bound: _Bound) -> str:
-    held = f"{side.closed} {min(_plain(bound.value), _MOST_OF_64)}"
+    held = f"{side.closed} {min(_plain(bound.value), MOST_OF_64)}"
     return f"{held} is added" if end is None else f"{side[end.is_open]} {str(end.value)[:40]} is read as {held}"
 
 

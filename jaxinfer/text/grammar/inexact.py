@@ -8,11 +8,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from jaxinfer.text.grammar.bounds import BOUNDS, EXACT, fault_of_bounds, is_number
+from jaxinfer.text.grammar.bounds import BOUNDS, EXACT, MOST_OF_64, fault_of_bounds, is_number
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.grammar.parts import below_of, parts
-
-_MOST = (1 << 63) - 1  # and -_MOST the least: llguidance does not end well with the one below
 
 
 def inexact(schema: Any) -> str | None:
@@ -63,10 +61,10 @@ def _fault_of_value(number: int | float, asks_integers: bool) -> str:
     """
     if abs(number) <= EXACT or number % 1:
         return ""
-    if number == -_MOST - 1 or (asks_integers and abs(number) > _MOST):
+    if number == -MOST_OF_64 - 1 or (asks_integers and abs(number) > MOST_OF_64):
         return "an integer of const or enum must be less than 2**63 away from 0"
     is_exact = abs(number) <= sys.float_info.max and float(number) == number
-    if is_exact and (abs(number) <= _MOST or isinstance(number, float) or spelling_of_integer(number) is not None):
+    if is_exact and (abs(number) <= MOST_OF_64 or isinstance(number, float) or spelling_of_integer(number) is not None):
         return ""
     return "an integer of const or enum must be one that a double holds in as many digits"
 
@@ -77,10 +75,10 @@ def _holds(name: str, bound: int | float) -> bool:
         return False
     number, is_open = float(bound), name.startswith("exclusive")
     if name in ("minimum", "exclusiveMinimum"):
-        least = min(math.floor(number) + 1.0 if is_open else math.ceil(number), _MOST)
-        return least > -_MOST - 1 and (least > bound if is_open else least >= bound)
-    most = min(math.ceil(number) - 1.0 if is_open else math.floor(number), _MOST)
-    return most > -_MOST - 1 and (most < bound if is_open else most <= bound)
+        least = min(math.floor(number) + 1.0 if is_open else math.ceil(number), MOST_OF_64)
+        return least > -MOST_OF_64 - 1 and (least > bound if is_open else least >= bound)
+    most = min(math.ceil(number) - 1.0 if is_open else math.floor(number), MOST_OF_64)
+    return most > -MOST_OF_64 - 1 and (most < bound if is_open else most <= bound)
 
 
 def _shown(place: str, name: str) -> str:
