@@ -274,8 +274,9 @@ def pack_slot(row: Row, layout: SlotLayout) -> np.ndarray:
     out[1 + ControlColumn.LAST] = [NO_ID, *history.prompt[-1:], *history.output[-1:]][-1]
     ids, values = out[layout.bias_start : layout.bits_start].reshape(2, -1)
     ids[:] = NO_ID
-    ids[: len(controls.logit_bias)] = [token for token, _ in controls.logit_bias]
-    biases = np.array([value for _, value in controls.logit_bias], np.float32)
+    bias = sorted(controls.logit_bias)  # a part of the vocabulary finds its own
+    ids[: len(bias)] = [token for token, _ in bias]
+    biases = np.array([value for _, value in bias], np.float32)
     values[: len(biases)] = biases.view(np.int32)
     allowed, ends = out[layout.bits_start : layout.counts_start].reshape(2, -1)
     flags = flags_of(row.sampling)

@@ -55,8 +55,8 @@ class ControlState(struct.PyTreeNode):
     """What the full sampler knows of each slot, apart from the rest so that plain steps need not pass it on.
 
     Written when a sequence with controls enters the slot, and read only for such a sequence: otherwise stale.
-    columns: i32[slots + 1, len(ControlColumn)].    bias: i32[slots + 1, 2, MAX_LOGIT_BIAS], ids and bit-cast floats.
-    bits: u32[slots + 1, 2, ceil(V / 32)], what is allowed, and what would end the sequence.
+    columns: i32[slots + 1, len(ControlColumn)].    bias: i32[slots + 1, 2, MAX_LOGIT_BIAS], ascending ids and
+    bit-cast floats.    bits: u32[slots + 1, 2, ceil(V / 32)], what is allowed, and what would end the sequence.
     counts: u16[slots + 1, V], IN_PROMPT and how often the token is in the output.
     """
 

@@ -199,7 +199,7 @@ def test_the_most_likely_are_those_that_sorting_all_would_find(width: int, top: 
 def test_the_most_that_a_request_may_ask_for_fits_a_slot() -> None:
     vocab = 1000
     bias = tuple((i, float(i)) for i in range(MAX_LOGIT_BIAS))
-    controls = Controls(logit_bias=bias, presence_penalty=1.0)
+    controls = Controls(logit_bias=bias[::-1], presence_penalty=1.0)
     row = Row(1, 0, 1, sampling=Sampling(controls=controls), history=History([vocab - 1], []))
     upload = pack_slot(row, SlotLayout(vocab))
     state = full.set_slot(init_controls(dataclasses.replace(SMALL, vocab_size=vocab)), jnp.asarray(upload))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 
 import jax
@@ -65,10 +64,15 @@ class SlotControls:
         self.counts_ref[place] = (before + more).astype(jnp.uint16)
 
     def _add_bias(self, row: CtaRow) -> None:
-        def add(i: jax.Array, tile: jax.Array, here: jax.Array) -> jax.Array:
-            return jnp.where(here, tile + float_of(self.bias_ref[1, i]), tile)
+        def add(tile: jax.Array, here: jax.Array, value: jax.Array) -> jax.Array:
+            return jnp.where(here, tile + float_of(value), tile)
 
-        _change_at(row, self.bias_ref.at[0], 0, self.bias_ref.shape[1], add)
+        ids_ref, values_ref = self.bias_ref.at[0], self.bias_ref.at[1]
+        together = _together(ids_ref.shape[0])
+        lasts = [ids_ref[i + together - 1] for i in range(0, ids_ref.shape[0], together)]
+        before = sum(jnp.where(last < row.begin * BITS, I32(together), I32(0)) for last in lasts)
+        end = (row.begin + row.plan.tiles * WORDS) * BITS
+        _change_at(row, ids_ref, values_ref, before, end, add)
 
     def _penalize(self, row: CtaRow, before: Callable[[], None]) -> None:
         numbers = (ControlColumn.PRESENCE, ControlColumn.FREQUENCY, ControlColumn.REPETITION)
@@ -106,37 +110,56 @@ class SlotControls:
         row.in_groups(load, forbid)
 
     def _ban(self, row: CtaRow) -> None:
-        most, last = (self.upload_ref.shape[0] - len(DrawColumn)) // 2, self.columns_ref[ControlColumn.LAST]
+        start, most = len(DrawColumn), (self.upload_ref.shape[0] - len(DrawColumn)) // 2
+        last = self.columns_ref[ControlColumn.LAST]
 
-        def ban(i: jax.Array, tile: jax.Array, here: jax.Array) -> jax.Array:
-            after = self.upload_ref[i + most]
+        def ban(tile: jax.Array, here: jax.Array, after: jax.Array) -> jax.Array:
             return jnp.where(here & ((after == ANY) | (after == last)), F32(-jnp.inf), tile)
 
-        _change_at(row, self.upload_ref, len(DrawColumn), len(DrawColumn) + most, ban)
+        ids_ref, after_ref = (self.upload_ref.at[pl.ds(first, most)] for first in (start, start + most))
+        _change_at(row, ids_ref, after_ref, I32(0), I32(row.plan.width), ban)
+
+
+def _together(size: int) -> int:
+    """How many of so many ids are asked for before the first is looked at: they are this many several times."""
+    return max(n for n in range(1, MOST_TOGETHER + 1) if size % n == 0)
 
 
 def _change_at(
-    row: CtaRow, ids_ref: Ref, start: int, end: int, change: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+    row: CtaRow,
+    ids_ref: Ref,
+    beside_ref: Ref,
+    first: jax.Array,
+    end: jax.Array,
+    change: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
 ) -> None:
-    """Change the tiles that hold the ids of i32[end], from `start` to the first that is beyond the vocabulary.
+    """Change the tiles that hold the tokens of i32[n], from the `first` to the one that is `end` or more.
 
-    change(i, tile, here): the tile, with what the i-th id asks for at `here`. A lane changes what is its own alone.
+    change(tile, here, beside): the tile, with what the value beside an id asks for at `here`. A lane changes what is
+    its own alone. Of the ids that are asked for together, all that lie in one tile change it in one go: to read and to
+    write a tile takes longer than to compare it with all of them.
     """
 
-    together = math.gcd(end - start, MOST_TOGETHER)
-
-    def change_one(i: jax.Array, token: jax.Array) -> None:
-        place = lax.div(token, I32(BITS)) - row.begin  # of its word
-
-        @pl.when((token < row.plan.width) & (place >= 0) & (place < row.plan.tiles * WORDS))
-        def _():
-            t = lax.div(place, I32(WORDS))
-            row.put(t, change(i, row.tile(t), row.tokens(t) == token))
+    together, none = _together(ids_ref.shape[0]), I32(row.plan.tiles)
 
     def body(i: jax.Array) -> jax.Array:
-        tokens = [ids_ref[i + j] for j in range(together)]
-        for j, token in enumerate(tokens):
-            change_one(i + j, token)
-        return jnp.where(tokens[-1] < row.plan.width, i + together, I32(end))
+        ids, beside = ([ref[i + j] for j in range(together)] for ref in (ids_ref, beside_ref))
+        words = [lax.div(token, I32(BITS)) - row.begin for token in ids]
+        held = [(token < row.plan.width) & (word >= 0) for token, word in zip(ids, words, strict=True)]
+        tiles = [jnp.where(h, lax.div(word, I32(WORDS)), none) for h, word in zip(held, words, strict=True)]
 
-    lax.while_loop(lambda i: i < end, body, I32(start))
+        def change_tile(t: jax.Array) -> jax.Array:
+            tile, tokens = row.tile(t), row.tokens(t)
+            for token, each in zip(ids, beside, strict=True):
+                tile = change(tile, tokens == token, each)
+            row.put(t, tile)
+            return nearest_behind(t)
+
+        def nearest_behind(t: jax.Array) -> jax.Array:
+            behind = (jnp.where(each > t, each, none) for each in tiles)
+            return functools.reduce(jnp.minimum, behind)
+
+        lax.while_loop(lambda t: t < none, change_tile, nearest_behind(I32(-1)))
+        return jnp.where(ids[-1] < end, i + together, I32(ids_ref.shape[0]))
+
+    lax.while_loop(lambda i: i < ids_ref.shape[0], body, first)

@@ -78,8 +78,8 @@ def draw(
       logits: f32[L, V], V as `supported` says.    raw: f32[L, V], those before masks, of which logprobs are.
       last_token: i32[S], of each slot the token of the largest logit,
       which rows that ask for nothing else get.    columns: i32[S, len(ControlColumn)].    counts: u16[S, V].
-      next_pos: i32[S], of the token drawn.    sampling: i32[S, len(SamplingColumn)].    bias: i32[S, 2, n], ids and
-      bit-cast floats.    bits: u32[S, 2, ceil(V / 32)], what is allowed, what would end the sequence.
+      next_pos: i32[S], of the token drawn.    sampling: i32[S, len(SamplingColumn)].    bias: i32[S, 2, n], ids,
+      ascending, and bit-cast floats.    bits: u32[S, 2, ceil(V / 32)], what is allowed, what would end the sequence.
       upload: i32[R, len(DrawColumn) + 2 n], R <= L; for rows of slot 0 nothing is drawn.    splits: CTAs of a row.
       top: K, up to MOST, how many of the most likely tokens come with a logprob; 0 for no logprobs.
     Returns i32[R, len(DrawnColumn) + 2 K], written but for TOKEN where a slot's flags ask for logprobs, or i32[R, 1],

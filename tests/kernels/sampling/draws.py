@@ -23,7 +23,7 @@ from jaxinfer_kernels.sampling.columns import (
     SamplingColumn,
 )
 
-MAX_BIAS, MAX_BANNED = 12, 6
+MAX_BIAS, MAX_BANNED = 30, 6
 LAST = 7  # token of each sequence
 POSITION = 40  # of the token drawn, about
 
@@ -144,9 +144,10 @@ class Draws:
         self.columns[slot, :3] = np.array(way.penalties or (9, 9, 9), np.float32).view(np.int32)
         self.columns[slot, ControlColumn.LAST] = LAST
         self.columns[slot, ControlColumn.MIN_LENGTH] = self.next_pos[slot] + (0 if way.late else 1)
-        self.bias[slot, 0, : len(way.bias)] = [token for token, _ in way.bias]
-        values = np.array([value for _, value in way.bias], np.float32)
-        self.bias[slot, 1, : len(way.bias)] = values.view(np.int32)
+        bias = sorted(way.bias)
+        self.bias[slot, 0, : len(bias)] = [token for token, _ in bias]
+        values = np.array([value for _, value in bias], np.float32)
+        self.bias[slot, 1, : len(bias)] = values.view(np.int32)
         for which, ids in enumerate((way.allowed, way.ends)):
             marks = np.zeros(self.width, bool)
             marks[list(ids or ())] = True
