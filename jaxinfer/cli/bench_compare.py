@@ -8,6 +8,7 @@ import click
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
 from jaxinfer.cli.bench_serve import base_of, key_of
 from jaxinfer.cli.options import EngineCommand, count_option
+from jaxinfer.cli.servers import say
 from jaxinfer.config import Resolved
 from jaxinfer.engine.interrupts import interrupts_held
 from jaxinfer.errors import ConfigError
@@ -64,7 +65,7 @@ def vocab_of(resolved: Resolved, params: Mapping[str, Any]) -> int:
     key = key_of(params["api_key_env"])
     sides = {"--a": params["a"], "--b": params["b"]}
     running = [Target(base_of(flag, what), key) for flag, what in sides.items() if is_url(what)]
-    sizes = [common_vocab(running)] if running else []
+    sizes = [common_vocab(running, say)] if running else []
     if len(running) < len(sides):
         from jaxinfer.bench.work import work_of
 
