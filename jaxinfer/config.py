@@ -346,11 +346,20 @@ def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
     folded = {other.casefold(): other for other in known}
     near = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=cutoff)
     digits = [re.findall(r"\d+", one) for one in (name, *near)]
-    agree = (_are_among(*sorted((digits[0], each), key=len)) for each in digits[1:])
+    agree = (are_among(*sorted((digits[0], each), key=len)) for each in digits[1:])
     return next((folded[match] for match, may in zip(near, agree, strict=True) if may), None)
 
 
-def _are_among(fewer: list[str], more: list[str]) -> bool:
+def is_one_slip(name: str, other: str) -> bool:
+    """Whether two names differ by one letter: one more, one less, another one, or two that changed places."""
+    start = next((at for at, pair in enumerate(zip(name, other, strict=False)) if pair[0] != pair[1]), None)
+    if start is None:
+        return abs(len(name) - len(other)) == 1
+    one, two = name[start:], other[start:]
+    return one[1:] in (two, two[1:]) or one == two[1:] or (one[:2] == two[1::-1] and one[2:] == two[2:])
+
+
+def are_among(fewer: list[str], more: list[str]) -> bool:
     """In their order."""
     rest = iter(more)
     return all(number in rest for number in fewer)
