@@ -159,12 +159,13 @@ def _near(option: str, context: click.Context) -> str:
 
     names = [name for param in context.command.get_params(context) for name in param.opts + param.secondary_opts]
     long = [name for name in names if name.startswith("--")]
-    near = _meant_flag(option, long, flags_of_others(names)) if option.startswith("--") else None
+    verb = context.command_path.partition(" ")[2]
+    near = _meant_flag(option, long, flags_of_others(names, verb)) if option.startswith("--") else None
     if len(option) == 2 and "--help-all" not in names:  # among dozens a letter means nothing
         begin = [name for name in long if name.startswith(f"-{option.lower()}")]
         near = begin[0] if len(begin) == 1 else None
     if near is not None:
-        reason = refusal(near, "", names) if near not in names else None
+        reason = refusal(near, "", names, verb) if near not in names else None
         return f"did you mean {near!r}?" + (f" {reason}" if reason else "")
     return f"see `{context.command_path} {'--help-all' if '--help-all' in names else '--help'}`"
 

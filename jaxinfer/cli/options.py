@@ -222,6 +222,7 @@ def without_foreign(command: click.Command, ctx: click.Context, args: list[str])
     """
     from jaxinfer.cli.foreign import FALSE, changes_nothing, refusal
 
+    verb = ctx.command_path.partition(" ")[2]
     options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
     known = {name for option in options for name in option.opts + option.secondary_opts}
     takes_value = {name for option in options if not option.is_flag for name in option.opts}
@@ -235,12 +236,12 @@ def without_foreign(command: click.Command, ctx: click.Context, args: list[str])
         name, _, value = word.partition("=")
         is_foreign = word.startswith("-") and before not in takes_value and name not in known
         given = value or ("" if name.startswith("--no-") else after)  # the negation of a switch has no value
-        said = refusal(name, given, known) if is_foreign else None
+        said = refusal(name, given, known, verb) if is_foreign else None
         if said is None:
             kept.append(word)
         elif changes_nothing(said, ""):  # it has no value, so what follows is not its own
             _say(f"{word} changes nothing here", is_quiet)
-            if given and not value and given.lower() in FALSE and refusal(name, "", known) != said:
+            if given and not value and given.lower() in FALSE and refusal(name, "", known, verb) != said:
                 next(words)
         elif changes_nothing(said, given):
             _say(f"{name} {given} changes nothing here", is_quiet)
