@@ -15,7 +15,7 @@ from jaxinfer.cli.bench_serve import base_of
 from jaxinfer.cli.checklist import Checklist, screen_for
 from jaxinfer.cli.options import GroupedOption
 from jaxinfer.cli.protection import KEY_VARIABLE
-from jaxinfer.cli.session import SessionAnswer, Speed, answer, started
+from jaxinfer.cli.session import SessionAnswer, Speed, answer, started, unnamed
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError, EngineError, InvalidRequest, JaxInferError
 from jaxinfer.llm.events import Event
@@ -202,7 +202,7 @@ def talker(resolved: Resolved, params: Mapping[str, Any]) -> Iterator[Talker]:
     if server is not None:
         yield Remote(server, is_quiet=params["quiet"])
         return
-    with started(resolved, screen_for(sys.stderr, params)) as (runner, llm):
+    with started(resolved, screen_for(sys.stderr, params), prompt=params.get("prompt") or "") as (runner, llm):
         yield Local(runner, llm)
 
 
@@ -228,7 +228,7 @@ def server_for(resolved: Resolved, params: Mapping[str, Any]) -> "Server | None"
     for presence in presences():
         if serves(presence, resolved.config.model) and presence.status in ("serving", "ready"):
             which = f"the server at {presence.url} ({presence.model}, pid {presence.pid})"
-            said = f"using {which}; --own-engine loads the model here"
+            said = f"using {which}{unnamed(resolved, params.get('prompt') or '')}; --own-engine loads the model here"
             if apart:
                 said = f"loading the model here: {which} may have another {', '.join(apart)}"
             if not params["quiet"]:
