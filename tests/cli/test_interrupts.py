@@ -27,6 +27,7 @@ main()
 @pytest.mark.parametrize(
     ("verb", "module"),
     [
+        ("version", "jaxinfer.engine.interrupts"),
         ("version", "click"),
         ("list", "numpy"),
         ("plan demo", "numpy"),
@@ -39,3 +40,11 @@ def test_ctrl_c_during_the_imports_ends_a_verb_without_a_word(verb, module):
     done = subprocess.run(call, env=environment(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 130, done
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def test_the_program_looks_for_no_other_module_before_it_can_hear_ctrl_c():
+    """What is left is Python's own start, and `re`, which pip's launcher imports before us."""
+    program = "import sys; before = set(sys.modules); import jaxinfer.__main__; print(*set(sys.modules) - before)"
+    call = [sys.executable, "-c", program]
+    done = subprocess.run(call, env=environment(), capture_output=True, text=True, timeout=60)
+    assert set(done.stdout.split()) == {"jaxinfer", "jaxinfer.version", "jaxinfer.__main__"}
