@@ -10,7 +10,7 @@ from jaxinfer.cli.bench_serve import base_of, key_of
 from jaxinfer.cli.options import EngineCommand, count_option
 from jaxinfer.cli.servers import say
 from jaxinfer.config import Resolved
-from jaxinfer.engine.interrupts import interrupts_held
+from jaxinfer.engine.interrupts import ended_by_ctrl_c
 from jaxinfer.errors import ConfigError
 from jaxinfer.files import read_text
 from jaxinfer.llm.events import Event
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Compare --a with --b and print the report."""
-    with interrupts_held():
+    with ended_by_ctrl_c():
         from jaxinfer.bench import compare
 
     whats = params["a"], params["b"]
