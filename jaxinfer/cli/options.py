@@ -378,19 +378,21 @@ def check_paths(config: EngineConfig) -> None:
 
 def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
     """Raise ConfigError, CheckpointError or DeviceError for what a start would refuse seconds later and files alone
-    tell: a GPU without a driver, a folder that is no whole model, a name that neither the cache nor the hub has, a
-    context that config.json rules out.
+    tell: a GPU without a driver, a folder that is no whole model, a tokenizer.json that cannot be read, a name that
+    neither the cache nor the hub has, a context that config.json rules out.
     """
     with interrupts_held():
+        from jaxinfer.checkpoint.contents import TOKENIZER
         from jaxinfer.checkpoint.resolve import Part, local_folder, needed_parts, resolve
         from jaxinfer.checkpoint.safetensors_file import SafetensorsFile
         from jaxinfer.runtime import nvidia
+        from jaxinfer.text.tokenizer import check_tokenizer_file
 
     if needs_device and config.device == "cuda" and not nvidia.driver_present() and not nvidia.list_gpus():
         raise DeviceError(nvidia.NO_DRIVER)
     tokenizer: tuple[Part, ...] = ("tokenizer",)
     if config.tokenizer is not None and local_folder(config.tokenizer) is not None:
-        resolve(config.tokenizer, needs=tokenizer)
+        check_tokenizer_file((resolve(config.tokenizer, needs=tokenizer).folder / TOKENIZER).read_bytes())
     elif config.tokenizer is not None:
         check_hub_name(config.tokenizer, None, None, tokenizer)
     needs, overrides = needed_parts(config), config.hf_overrides
@@ -398,6 +400,8 @@ def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
         check_hub_name(config.model, config.revision, config.download_dir, needs)
         return
     found = resolve(config.model, revision=config.revision, needs=needs, overrides=overrides)
+    if "tokenizer" in needs:
+        check_tokenizer_file((found.folder / TOKENIZER).read_bytes())
     for path in found.weight_files:
         SafetensorsFile(path)
     most = found.config.get("max_position_embeddings")

@@ -21,6 +21,14 @@ DAMAGES = {
     "empty": ("config.json is missing", lambda folder: [path.unlink() for path in folder.iterdir()]),
     "no config": ("config.json is missing", lambda folder: (folder / "config.json").unlink()),
     "broken config": ("config.json: must be JSON", lambda folder: (folder / "config.json").write_text('{"a": ')),
+    "broken tokenizer": (
+        "tokenizer.json must be readable",
+        lambda folder: (folder / "tokenizer.json").write_text('{"model": '),
+    ),
+    "tokenizer of another form": (
+        "tokenizer.json must be readable",
+        lambda folder: (folder / "tokenizer.json").write_text('{"model": {"vocab": 7}}'),
+    ),
     "no tokenizer": ("tokenizer.json is missing", lambda folder: (folder / "tokenizer.json").unlink()),
     "no weights": ("the weights are missing", lambda folder: (folder / "model.safetensors").unlink()),
     "truncated weights": ("truncated", lambda folder: os.truncate(folder / "model.safetensors", 1_000_000)),
