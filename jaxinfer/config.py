@@ -337,6 +337,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def flag_of(name: str) -> str:
+    """The flag of a setting or of a sampling field."""
+    return f"--{name.replace('_', '-')}"
+
+
 def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name that is spelt most like `name`, whatever its case; None where none is.
 
@@ -423,7 +428,7 @@ class _Layer:
         message += f", did you mean {self.spell(near)!r}?" if near else "; docs/reference/settings.md has them all"
         if self.file and near is not None and near in self.others:
             message = f"{name!r} is no key of this file" if near == name else f"{message} No key of this file"
-            message += f"; pass --{near.replace('_', '-')} or set {_PREFIX}{near.upper()}"
+            message += f"; pass {flag_of(near)} or set {_PREFIX}{near.upper()}"
         return f"{self.file}: {message}" if self.file else message
 
 
@@ -444,7 +449,7 @@ def config_from_sources(
     layers = [
         _Layer(_read_file(file) if file else {}, "key", str, file or "", others),
         _Layer(variables, "environment variable", lambda name: f"{_PREFIX}{name.upper()}", others=others),
-        _Layer(given, "flag", lambda name: f"--{name.replace('_', '-')}"),
+        _Layer(given, "flag", flag_of),
     ]
     return _merge(layers)
 

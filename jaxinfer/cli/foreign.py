@@ -8,6 +8,7 @@ from collections.abc import Collection
 from fnmatch import fnmatchcase
 
 from jaxinfer.cli.foreign_bench import AS_IT_IS, AS_THERE_IS, bench_flags, bench_reason
+from jaxinfer.config import flag_of
 
 # reason: flags, and patterns of flags. A flag by its own name counts before any pattern, then the first pattern that
 # fits: patterns of a subject stand before those of an ending (--*-backend).
@@ -411,7 +412,7 @@ def refusal(flag: str, value: str, options: Collection[str], verb: str = "") -> 
         opposite = reply(f"--no-{flag.removeprefix('--')}") if flag.startswith("--") else None
         reason = opposite.partition(": ")[2] if opposite else negation(reason)
     field = reason.removeprefix(IN_REQUEST)
-    if field != reason and (own := f"--{field.replace('_', '-')}") in options:
+    if field != reason and (own := flag_of(field)) in options:
         return f"{flag}: use {own}"
     is_for_engines = "--max-model-len" in options
     named = re.match(r"use (--[\w-]+)", reason)

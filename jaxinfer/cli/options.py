@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxinfer.cli.verbs import WholeFault, verb_of_faults
-from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources
+from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources, flag_of
 from jaxinfer.engine.interrupts import interrupts_held
 from jaxinfer.errors import CheckpointError, ConfigError, DeviceError, JaxInferError
 from jaxinfer.files import check_file
@@ -307,11 +307,6 @@ class EngineCommand(GroupedCommand):
             if not error.is_quoted:
                 error.args = tuple(as_given(str(text), sources) for text in error.args)
             raise
-
-
-def flag_of(name: str) -> str:
-    """The flag of a setting or of a sampling field."""
-    return f"--{name.replace('_', '-')}"
 
 
 # of more than one word, since the others are words too; no part of a path, a quoted word or a file's "x.toml: NAME";

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import click
 
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, Screen, table
-from jaxinfer.cli.options import GroupedOption, check_start, flag_of
-from jaxinfer.config import EngineConfig, Resolved, counted
+from jaxinfer.cli.options import GroupedOption, check_start
+from jaxinfer.config import EngineConfig, Resolved, counted, flag_of
 from jaxinfer.errors import ConfigError, EngineError, InvalidRequest
 from jaxinfer.version import __version__
 

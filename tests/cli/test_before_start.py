@@ -176,6 +176,11 @@ def test_a_word_with_a_colon_is_a_prompt(word, tmp_path, monkeypatch):
     assert not names_a_model(word)
 
 
+def test_what_pull_takes_is_a_hub_id(cli):
+    said = "error: the model must be a hub id, as in 'Qwen/Qwen3-0.6B', got 'a/b/c'; "
+    assert cli("pull", "a/b/c").last_line.startswith(said)
+
+
 def test_what_can_be_no_hub_id_is_not_to_be_pulled(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for verb in ("rm", "show"):
