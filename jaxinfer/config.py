@@ -355,26 +355,13 @@ def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
     return next((folded[match] for match, may in zip(near, agree, strict=True) if may), None)
 
 
-def is_one_slip(name: str, other: str) -> bool:
-    """Whether two names differ by one letter: one more, one less, another one, or two that changed places."""
-    start = next((at for at, pair in enumerate(zip(name, other, strict=False)) if pair[0] != pair[1]), None)
-    if start is None:
-        return abs(len(name) - len(other)) == 1
-    one, two = name[start:], other[start:]
-    return one[1:] in (two, two[1:]) or one == two[1:] or (one[:2] == two[1::-1] and one[2:] == two[2:])
-
-
 def are_among(fewer: list[str], more: list[str]) -> bool:
     """In their order."""
-    rest = iter(more)
-    return all(number in rest for number in fewer)
+    return all(number in rest for rest in (iter(more),) for number in fewer)
 
 
 def unknown_name(name: str, known: Collection[str], what: str, cutoff: float = 0.6) -> str:
-    """The message for a name that is not one of `known`: with the nearest one, else with all of them.
-
-    cutoff: as nearest_name takes it.
-    """
+    """The message for a name that is not one of `known`: with the nearest one, by the same cutoff, else with all."""
     near = nearest_name(name, known, cutoff)
     cure = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known))}"
     return f"unknown {what} {name!r}, {cure}"

@@ -10,7 +10,7 @@ import sys
 import click
 
 from jaxinfer.cli.streams import drop_output, guard_streams
-from jaxinfer.cli.verbs import Verbs, WholeFault
+from jaxinfer.cli.verbs import Verbs, WholeFault, is_one_slip
 from jaxinfer.engine.interrupts import INTERRUPTED
 from jaxinfer.errors import JaxInferError, OutputClosed, OutputError
 from jaxinfer.version import __version__
@@ -143,7 +143,7 @@ def _too_many(context: click.Context, extra: str) -> str:
 
 def _meant_flag(option: str, own: list[str], others: list[str]) -> str | None:
     """One slip away from an own flag or from another program's, spelt much like an own one, or some of its words."""
-    from jaxinfer.config import are_among, is_one_slip, nearest_name
+    from jaxinfer.config import are_among, nearest_name
 
     if slips := [flag for flag in (*own, *others) if is_one_slip(option, flag)]:
         return slips[0]

@@ -15,8 +15,8 @@ import pytest
 from jaxinfer.cli import VERBS, _near, main
 from jaxinfer.cli import jaxinfer as program
 from jaxinfer.cli.options import FLAGS
-from jaxinfer.cli.verbs import ENDING
-from jaxinfer.config import SETTINGS, is_one_slip
+from jaxinfer.cli.verbs import ENDING, is_one_slip
+from jaxinfer.config import SETTINGS
 from jaxinfer.errors import CheckpointError, ConfigError, DeviceError, EngineError
 from jaxinfer.version import __version__
 
@@ -323,10 +323,10 @@ def test_a_typo_of_another_verb_is_never_told_one_that_removes_or_ends():
     [
         (["serve", "--prot", "1"], "did you mean '--port'?"),
         (["serve", "--max-len", "9"], "did you mean '--max-model-len'?"),
-        (["bench", "serve", "--prot", "9"], "see `jaxinfer bench serve --help-all`"),
+        (["bench", "serve", "--prot", "9"], "did you mean '--port'? --port: use --url"),
     ],
 )
-def test_a_hint_names_an_option_of_the_verb_or_none(cli, words, hint):
+def test_a_hint_names_an_option_of_the_verb_or_a_flag_one_slip_away(cli, words, hint):
     outcome = cli(*words)
     assert (outcome.code, outcome.last_line.rpartition(", ")[2]) == (2, hint)
 
