@@ -41,7 +41,7 @@ from jaxinfer.bench.http_client import Reply, Target
 from jaxinfer.bench.load import Load, shares
 from jaxinfer.bench.program import PORT, started
 from jaxinfer.bench.report import Report
-from jaxinfer.bench.serve import ask, ask_once, client_rate, drive, first_model, label
+from jaxinfer.bench.serve import ask, client_rate, drive, first_model, label, look_up
 from jaxinfer.cli.bench_serve import base_of, key_of
 from jaxinfer.errors import ConfigError, EngineError, JaxInferError
 
@@ -230,7 +230,7 @@ class _Version(msgspec.Struct):
 
 
 def version_of(target: Target) -> str:
-    reply = ask_once(target, "GET", "/version")
+    reply = look_up(target, "/version")
     try:
         return "unknown, it has no /version" if reply.error else msgspec.json.decode(reply.body, type=_Version).version
     except msgspec.DecodeError:

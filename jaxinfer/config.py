@@ -337,6 +337,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def flag_of(name: str) -> str:
+    """The flag of a setting or of a sampling field."""
+    return f"--{name.replace('_', '-')}"
+
+
 def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name that is spelt most like `name`, whatever its case; None where none is.
 
@@ -346,21 +351,17 @@ def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
     folded = {other.casefold(): other for other in known}
     near = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=cutoff)
     digits = [re.findall(r"\d+", one) for one in (name, *near)]
-    agree = (_are_among(*sorted((digits[0], each), key=len)) for each in digits[1:])
+    agree = (are_among(*sorted((digits[0], each), key=len)) for each in digits[1:])
     return next((folded[match] for match, may in zip(near, agree, strict=True) if may), None)
 
 
-def _are_among(fewer: list[str], more: list[str]) -> bool:
+def are_among(fewer: list[str], more: list[str]) -> bool:
     """In their order."""
-    rest = iter(more)
-    return all(number in rest for number in fewer)
+    return all(number in rest for rest in (iter(more),) for number in fewer)
 
 
 def unknown_name(name: str, known: Collection[str], what: str, cutoff: float = 0.6) -> str:
-    """The message for a name that is not one of `known`: with the nearest one, else with all of them.
-
-    cutoff: as nearest_name takes it.
-    """
+    """The message for a name that is not one of `known`: with the nearest one, by the same cutoff, else with all."""
     near = nearest_name(name, known, cutoff)
     cure = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known))}"
     return f"unknown {what} {name!r}, {cure}"
@@ -414,7 +415,7 @@ class _Layer:
         message += f", did you mean {self.spell(near)!r}?" if near else "; docs/reference/settings.md has them all"
         if self.file and near is not None and near in self.others:
             message = f"{name!r} is no key of this file" if near == name else f"{message} No key of this file"
-            message += f"; pass --{near.replace('_', '-')} or set {_PREFIX}{near.upper()}"
+            message += f"; pass {flag_of(near)} or set {_PREFIX}{near.upper()}"
         return f"{self.file}: {message}" if self.file else message
 
 
@@ -435,7 +436,7 @@ def config_from_sources(
     layers = [
         _Layer(_read_file(file) if file else {}, "key", str, file or "", others),
         _Layer(variables, "environment variable", lambda name: f"{_PREFIX}{name.upper()}", others=others),
-        _Layer(given, "flag", lambda name: f"--{name.replace('_', '-')}"),
+        _Layer(given, "flag", flag_of),
     ]
     return _merge(layers)
 

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from jaxinfer import children
 from jaxinfer.bench.http_client import Target
-from jaxinfer.bench.serve import ask_once
+from jaxinfer.bench.serve import LOOK_UP_S, MODELS, ask_once
 from jaxinfer.config import SETTINGS, EngineConfig
 from jaxinfer.errors import EngineError
 
@@ -85,8 +85,8 @@ def popen(command: Sequence[str], environment: Mapping[str, str], output: IO[byt
 
 def is_ready(target: Target) -> bool:
     """Whether a server's /health says so, or its /v1/models where there is no /health."""
-    health = ask_once(target, "GET", "/health")
-    return not (ask_once(target, "GET", "/v1/models") if health.status == 404 else health).error
+    health = ask_once(target, "GET", "/health", limit_s=LOOK_UP_S)
+    return not (ask_once(target, "GET", MODELS, limit_s=LOOK_UP_S) if health.status == 404 else health).error
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from jaxinfer import children
 from jaxinfer.bench import machine
 from jaxinfer.bench.client import PATH, ClientResults
-from jaxinfer.bench.http_client import NO_CONNECTION, Outcome, Reply, Target
+from jaxinfer.bench.http_client import NO_CONNECTION, TIMEOUT_S, Outcome, Reply, Target
 from jaxinfer.bench.load import Load, Share, shares
 from jaxinfer.bench.outcomes import (
     duration_s,
@@ -37,7 +37,19 @@ from jaxinfer.llm.events import Event, OnEvent, ignore
 START_IN_S = 0.3  # from the last client's "ready" to the first request
 PERCENTS = (50, 90, 99)
 USUAL_VOCAB = 32_000  # published models have as many ids; for a server that does not tell its own
+LOOK_UP_S = 5.0  # for what a server knows without its model: its names, its routes, its health
+SOON_S = 0.5  # after which whoever looks up is told what it waits for
+NO_ANSWER = "no answer"  # begins the error of a look-up that a server took and did not answer in time
 MOST_OF_MOCKS = 64  # requests at once of one client process, when it is the client that is timed
+
+
+MODELS = "/v1/models"
+
+type Say = Callable[[str], None]
+
+
+def nobody(_: str) -> None:
+    """The Say of a caller that shows by itself what goes on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +122,7 @@ def label(load: Load) -> str:
 
 def first_model(target: Target) -> str:
     """The first name that the server serves. Raises EngineError."""
-    return models_of(target, ask_once(target, "GET", "/v1/models"))[0].id
+    return models_of(target, look_up(target, MODELS))[0].id
 
 
 def completed(load: Load) -> tuple[Load, str]:
@@ -118,10 +130,10 @@ def completed(load: Load) -> tuple[Load, str]:
 
     A server that does not tell its vocabulary is sent ids below USUAL_VOCAB. Raises EngineError.
     """
+    reply = look_up(load.target, MODELS)  # also where nothing is asked: a server that hangs is told at once
     if load.model and load.vocab_size:
         return load, "as --vocab-size says"
-    cure = "check --url, or pass --model and --vocab-size"
-    cards = models_of(load.target, ask_once(load.target, "GET", "/v1/models"), cure)
+    cards = models_of(load.target, reply, "check --url, or pass --model and --vocab-size")
     card = next((card for card in cards if card.id == load.model), cards[0] if not load.model else None)
     size, source = load.vocab_size, "as --vocab-size says"
     if not size:
@@ -130,9 +142,9 @@ def completed(load: Load) -> tuple[Load, str]:
     return msgspec.structs.replace(load, model=load.model or cards[0].id, vocab_size=size), source
 
 
-def common_vocab(targets: Sequence[Target]) -> int:
-    """Ids below it are known to all of these servers. Raises EngineError."""
-    cards = [models_of(target, ask_once(target, "GET", "/v1/models"))[0] for target in targets]
+def common_vocab(targets: Sequence[Target], say: Say = nobody) -> int:
+    """Ids below it are known to all of these servers. say: as of look_up. Raises EngineError."""
+    cards = [models_of(target, look_up(target, MODELS, say))[0] for target in targets]
     return min(card.told_vocab or USUAL_VOCAB for card in cards)
 
 
@@ -167,8 +179,6 @@ def models_of(target: Target, reply: Reply, cure: str = "check --url") -> list[C
 
     cure: what to do where the server answers and names none.
     """
-    if reply.error.startswith(NO_CONNECTION):
-        raise unreached(target, reply.error)
     try:
         if reply.error:
             raise ValueError(reply.error)
@@ -179,20 +189,49 @@ def models_of(target: Target, reply: Reply, cure: str = "check --url") -> list[C
         raise EngineError(f"{target.base} does not say what it serves: {error}; {cure}") from error
 
 
-def ask_once(target: Target, method: str, path: str, body: bytes = b"") -> Reply:
+def look_up(target: Target, path: str, say: Say = nobody) -> Reply:
+    """What a server says of itself at a path, which takes no model and so no time. Every look-up of a server is here.
+
+    say: told after SOON_S what is waited for. Raises EngineError for a server that cannot be reached, or that has not
+    answered after LOOK_UP_S: it is hung, stopped, or no HTTP server.
+    """
+
+    async def answered() -> Reply:
+        asking = asyncio.ensure_future(ask(target, "GET", path, limit_s=LOOK_UP_S))
+        if not (await asyncio.wait([asking], timeout=SOON_S))[0]:
+            say(f"waiting up to {LOOK_UP_S:g} s for {target.base}, which does not answer")
+        return await asking
+
+    reply = asyncio.run(answered())
+    if reply.error.startswith(NO_CONNECTION):
+        raise unreached(target, reply.error)
+    if reply.error.startswith(NO_ANSWER):
+        fact = f"the server at {target.base} has not answered GET {path} in {LOOK_UP_S:g} s"
+        raise EngineError(f"{fact}; try again, or restart it if it is hung or stopped (`jaxinfer ps` shows yours)")
+    return reply
+
+
+def ask_once(target: Target, method: str, path: str, body: bytes = b"", limit_s: float = TIMEOUT_S) -> Reply:
     """The same as `ask`, where no event loop runs."""
-    return asyncio.run(ask(target, method, path, body))
+    return asyncio.run(ask(target, method, path, body, limit_s))
 
 
-async def ask(target: Target, method: str, path: str, body: bytes = b"") -> Reply:
-    """One request on a connection of its own."""
+async def ask(target: Target, method: str, path: str, body: bytes = b"", limit_s: float = TIMEOUT_S) -> Reply:
+    """One request on a connection of its own. limit_s: for all of it."""
+    connection = None
     try:
-        connection = await target.connect()
+        async with asyncio.timeout(limit_s):
+            connection = await target.connect()
+            return await connection.ask(target.request(method, path, body))
+    except TimeoutError as error:  # before OSError, of which it is one: the system's own has a number
+        if connection is None:
+            return Reply(error=f"{NO_CONNECTION}: {error if error.errno else f'none was made in {limit_s:g} s'}")
+        return Reply(error=f"{NO_ANSWER} in {limit_s:g} s")
     except OSError as error:
         return Reply(error=f"{NO_CONNECTION}: {error}")
-    reply = await connection.ask(target.request(method, path, body))
-    connection.close()
-    return reply
+    finally:
+        if connection is not None:
+            connection.close()
 
 
 def drive(parts: Sequence[Share]) -> ClientResults:

@@ -149,8 +149,11 @@ def find_repo(
     return repo
 
 
-def local_folder(model: str) -> Path | None:
-    """The folder that `model` names; None when it has the form of a hub id. Raises CheckpointError if it is neither."""
+def local_folder(model: str, *, law: str = "an existing folder, a hub id or 'demo'") -> Path | None:
+    """The folder that `model` names; None when it has the form of a hub id. Raises CheckpointError if it is neither.
+
+    law: what it must be.
+    """
     if model == "demo":
         return DEMO_FOLDER
     if not model or "\0" in model or len(model) > 4096 or any(len(part) > 255 for part in model.split("/")):
@@ -174,9 +177,7 @@ def local_folder(model: str) -> Path | None:
         raise CheckpointError(f"cannot run {model}: {unsupported(model)}")
     if _HUB_ID.fullmatch(model) and ".." not in model:
         return None
-    raise CheckpointError(
-        f"the model must be an existing folder, a hub id or 'demo', got {model!r}; {_suggestion(model, ())}"
-    )
+    raise CheckpointError(f"the model must be {law}, got {model!r}; {_suggestion(model, ())}")
 
 
 def _expanded(model: str) -> Path:

@@ -10,7 +10,7 @@ import sys
 import click
 
 from jaxinfer.cli.streams import drop_output, guard_streams
-from jaxinfer.cli.verbs import Verbs, WholeFault
+from jaxinfer.cli.verbs import Verbs, WholeFault, is_one_slip
 from jaxinfer.engine.interrupts import INTERRUPTED
 from jaxinfer.errors import JaxInferError, OutputClosed, OutputError
 from jaxinfer.version import __version__
@@ -141,21 +141,31 @@ def _too_many(context: click.Context, extra: str) -> str:
     return f"{path} takes {allowed}, got {extra!r}{' too' if takes else ''}; {cure}"
 
 
+def _meant_flag(option: str, own: list[str], others: list[str]) -> str | None:
+    """One slip away from an own flag or from another program's, spelt much like an own one, or some of its words."""
+    from jaxinfer.config import are_among, nearest_name
+
+    if slips := [flag for flag in (*own, *others) if is_one_slip(option, flag)]:
+        return slips[0]
+    longer = [flag for flag in own if are_among(option.split("-"), flag.split("-"))]
+    return nearest_name(option, own, 0.8) or (longer[0] if len(longer) == 1 else None)
+
+
 def _near(option: str, context: click.Context) -> str:
-    """The option of a verb, or of another program, that is spelt most like one the verb has not; else where its options
-    are listed.
+    """The option of a verb, or of another program, that one it has not seems to mean; else where its options are
+    listed.
     """
     from jaxinfer.cli.foreign import flags_of_others, refusal
-    from jaxinfer.config import nearest_name
 
     names = [name for param in context.command.get_params(context) for name in param.opts + param.secondary_opts]
     long = [name for name in names if name.startswith("--")]
-    near = nearest_name(option, [*long, *flags_of_others(names)], 0.75) if option.startswith("--") else None
+    verb = context.command_path.partition(" ")[2]
+    near = _meant_flag(option, long, flags_of_others(names, verb)) if option.startswith("--") else None
     if len(option) == 2 and "--help-all" not in names:  # among dozens a letter means nothing
         begin = [name for name in long if name.startswith(f"-{option.lower()}")]
         near = begin[0] if len(begin) == 1 else None
     if near is not None:
-        reason = refusal(near, "", names) if near not in names else None
+        reason = refusal(near, "", names, verb) if near not in names else None
         return f"did you mean {near!r}?" + (f" {reason}" if reason else "")
     return f"see `{context.command_path} {'--help-all' if '--help-all' in names else '--help'}`"
 

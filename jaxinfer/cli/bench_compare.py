@@ -8,8 +8,9 @@ import click
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
 from jaxinfer.cli.bench_serve import base_of, key_of
 from jaxinfer.cli.options import EngineCommand, count_option
+from jaxinfer.cli.servers import say
 from jaxinfer.config import Resolved
-from jaxinfer.engine.interrupts import interrupts_held
+from jaxinfer.engine.interrupts import ended_by_ctrl_c
 from jaxinfer.errors import ConfigError
 from jaxinfer.files import read_text
 from jaxinfer.llm.events import Event
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Compare --a with --b and print the report."""
-    with interrupts_held():
+    with ended_by_ctrl_c():
         from jaxinfer.bench import compare
 
     whats = params["a"], params["b"]
@@ -64,7 +65,7 @@ def vocab_of(resolved: Resolved, params: Mapping[str, Any]) -> int:
     key = key_of(params["api_key_env"])
     sides = {"--a": params["a"], "--b": params["b"]}
     running = [Target(base_of(flag, what), key) for flag, what in sides.items() if is_url(what)]
-    sizes = [common_vocab(running)] if running else []
+    sizes = [common_vocab(running, say)] if running else []
     if len(running) < len(sides):
         from jaxinfer.bench.work import work_of
 

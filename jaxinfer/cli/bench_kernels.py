@@ -7,7 +7,7 @@ import click
 from jaxinfer.cli.bench import QUIET_REPORT_OPTIONS, publish
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import GroupedCommand
-from jaxinfer.engine.interrupts import interrupts_held
+from jaxinfer.engine.interrupts import ended_by_ctrl_c
 
 if TYPE_CHECKING:
     from jaxinfer.bench.report import Report
@@ -17,7 +17,7 @@ def run(**params: Any) -> int:
     """Time the kernels and print the report."""
 
     def make(checklist: Checklist) -> "Report":
-        with interrupts_held():
+        with ended_by_ctrl_c():
             from jaxinfer.bench import kernels
 
         return kernels.run(params["device"], kernels.tuning_of(params["tuning"]), checklist.say, checklist)

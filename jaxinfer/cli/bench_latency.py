@@ -9,7 +9,7 @@ from jaxinfer.cli.bench import REPORT_OPTIONS, Counts, publish
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import EngineCommand, check_start
 from jaxinfer.config import Resolved
-from jaxinfer.engine.interrupts import interrupts_held
+from jaxinfer.engine.interrupts import ended_by_ctrl_c
 
 if TYPE_CHECKING:
     from jaxinfer.bench.report import Report
@@ -20,7 +20,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     check_start(resolved.config)
 
     def make(checklist: Checklist) -> "Report":
-        with interrupts_held():
+        with ended_by_ctrl_c():
             from jaxinfer.bench import latency
 
         shapes = [latency.BatchShape(*pair) for pair in pairs_of(params)]

@@ -10,7 +10,7 @@ from jaxinfer.cli.bench import REPORT_OPTIONS, publish
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.config import Resolved
-from jaxinfer.engine.interrupts import interrupts_held
+from jaxinfer.engine.interrupts import ended_by_ctrl_c
 from jaxinfer.errors import ConfigError, file_fault
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ SUITES = ("zedinfer", "paladin", "mini-infer", "vllm", "toggles")
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Make the suite's tables, print them, and write the page."""
-    with interrupts_held():
+    with ended_by_ctrl_c():
         from jaxinfer.bench import suite
 
     page = Path(params["html_file"]) if params["html_file"] else None

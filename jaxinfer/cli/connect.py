@@ -6,6 +6,7 @@ import click
 
 from jaxinfer.cli.bench_serve import base_of, key_of
 from jaxinfer.cli.options import GroupedCommand
+from jaxinfer.cli.servers import say
 from jaxinfer.cli.snippets import CLIENTS, Server
 from jaxinfer.errors import ConfigError, EngineError
 
@@ -43,16 +44,16 @@ def asked(base: str, model: str | None, key_env: str | None) -> Server:
     model.
     """
     from jaxinfer.bench.http_client import Target
-    from jaxinfer.bench.serve import ask_once, models_of
+    from jaxinfer.bench.serve import MODELS, look_up, models_of
 
     target = Target(base, "")
-    reply = ask_once(target, "GET", "/v1/models")
+    reply = look_up(target, MODELS, say)
     needs_key = reply.status == REFUSED
     if needs_key:
         if key_env is None:
             raise ConfigError(f"{base} asks for a key; name the variable that holds it, as in --api-key-env MY_KEY")
         target = Target(base, key_of(key_env))
-        reply = ask_once(target, "GET", "/v1/models")
+        reply = look_up(target, MODELS, say)
     cards = models_of(target, reply)
     names = [card.id for card in cards]
     if model is not None and model not in names:
@@ -67,9 +68,9 @@ def routes(target: "Target") -> frozenset[str] | None:
     """The paths of /openapi.json; None where there is none."""
     import msgspec
 
-    from jaxinfer.bench.serve import ask_once
+    from jaxinfer.bench.serve import look_up
 
-    reply = ask_once(target, "GET", "/openapi.json")
+    reply = look_up(target, "/openapi.json", say)
     if reply.error:
         return None
     try:

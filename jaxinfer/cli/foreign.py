@@ -7,11 +7,13 @@ import re
 from collections.abc import Collection
 from fnmatch import fnmatchcase
 
+from jaxinfer.cli.foreign_bench import AS_IT_IS, AS_THERE_IS, bench_flags, bench_reason
+from jaxinfer.config import flag_of
+
 # reason: flags, and patterns of flags. A flag by its own name counts before any pattern, then the first pattern that
 # fits: patterns of a subject stand before those of an ending (--*-backend).
 ONE_GPU = "not yet: jaxinfer runs on one GPU; drop it"
 REPLICAS = "use --data-parallel-size, which `jaxinfer serve` has"
-AS_IT_IS = "not needed: it asks for what is so anyway; drop it"
 FOREIGN: tuple[tuple[str, str], ...] = (
     ("use --device", "-ngl --gpu-layers --n-gpu-layers"),
     (REPLICAS, "--data-parallel-size -dp --dp --dp-size"),
@@ -393,11 +395,15 @@ def negation(reason: str) -> str:
     return AS_IT_IS if _OF_ABSENCE.match(reason) else reason
 
 
-def refusal(flag: str, value: str, options: Collection[str]) -> str | None:
+def refusal(flag: str, value: str, options: Collection[str], verb: str = "") -> str | None:
     """What a verb says of a flag of others; None for one that none of them has, or that is not about the verb.
 
     value: what follows the flag.    options: the verb's own; a reason that names another option does not count for it.
+    verb: as after `jaxinfer`; other benchmarks' flags are about the verbs of bench.
     """
+    name = flag.partition("=")[0]
+    if verb.startswith("bench ") and (said := bench_reason(name.replace("_", "-"), verb.removeprefix("bench "))):
+        return f"{name}: {said}"
     answer = reply(flag)
     if answer is None:
         return None
@@ -406,7 +412,7 @@ def refusal(flag: str, value: str, options: Collection[str]) -> str | None:
         opposite = reply(f"--no-{flag.removeprefix('--')}") if flag.startswith("--") else None
         reason = opposite.partition(": ")[2] if opposite else negation(reason)
     field = reason.removeprefix(IN_REQUEST)
-    if field != reason and (own := f"--{field.replace('_', '-')}") in options:
+    if field != reason and (own := flag_of(field)) in options:
         return f"{flag}: use {own}"
     is_for_engines = "--max-model-len" in options
     named = re.match(r"use (--[\w-]+)", reason)
@@ -417,15 +423,16 @@ def refusal(flag: str, value: str, options: Collection[str]) -> str | None:
 
 def changes_nothing(refusal: str, value: str) -> bool:
     """Whether a flag that is refused so asks, with this value, for nothing else than what there is."""
-    _, _, reason = refusal.partition(": ")
-    if reason == AS_IT_IS:
+    flag, _, reason = refusal.partition(": ")
+    if reason == AS_IT_IS or (value in AS_THERE_IS.get(flag, ()) and not reason.startswith("use ")):
         return True
     return reason.startswith("not yet: ") and value in ABSENT or (reason in (ONE_GPU, REPLICAS) and value == "1")
 
 
-def flags_of_others(options: Collection[str]) -> list[str]:
+def flags_of_others(options: Collection[str], verb: str = "") -> list[str]:
     """The flags of others that a verb with these options has an answer for."""
-    return [flag for flag in _EXACT if flag.startswith("--") and refusal(flag, "", options)]
+    flags = [*(bench_flags() if verb.startswith("bench ") else ()), *_EXACT]
+    return [flag for flag in flags if flag.startswith("--") and refusal(flag, "", options, verb)]
 
 
 def reply(flag: str) -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxinfer.cli.verbs import WholeFault, verb_of_faults
-from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources
+from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources, flag_of
 from jaxinfer.engine.interrupts import interrupts_held
 from jaxinfer.errors import CheckpointError, ConfigError, DeviceError, JaxInferError
 from jaxinfer.files import check_file
@@ -222,6 +222,7 @@ def without_foreign(command: click.Command, ctx: click.Context, args: list[str])
     """
     from jaxinfer.cli.foreign import FALSE, changes_nothing, refusal
 
+    verb = ctx.command_path.partition(" ")[2]
     options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
     known = {name for option in options for name in option.opts + option.secondary_opts}
     takes_value = {name for option in options if not option.is_flag for name in option.opts}
@@ -235,12 +236,12 @@ def without_foreign(command: click.Command, ctx: click.Context, args: list[str])
         name, _, value = word.partition("=")
         is_foreign = word.startswith("-") and before not in takes_value and name not in known
         given = value or ("" if name.startswith("--no-") else after)  # the negation of a switch has no value
-        said = refusal(name, given, known) if is_foreign else None
+        said = refusal(name, given, known, verb) if is_foreign else None
         if said is None:
             kept.append(word)
         elif changes_nothing(said, ""):  # it has no value, so what follows is not its own
             _say(f"{word} changes nothing here", is_quiet)
-            if given and not value and given.lower() in FALSE and refusal(name, "", known) != said:
+            if given and not value and given.lower() in FALSE and refusal(name, "", known, verb) != said:
                 next(words)
         elif changes_nothing(said, given):
             _say(f"{name} {given} changes nothing here", is_quiet)
@@ -308,11 +309,6 @@ class EngineCommand(GroupedCommand):
             raise
 
 
-def flag_of(name: str) -> str:
-    """The flag of a setting or of a sampling field."""
-    return f"--{name.replace('_', '-')}"
-
-
 # of more than one word, since the others are words too; no part of a path, a quoted word or a file's "x.toml: NAME";
 # taken with the flag where that stands behind already
 _NAMED = re.compile(
@@ -377,19 +373,21 @@ def check_paths(config: EngineConfig) -> None:
 
 def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
     """Raise ConfigError, CheckpointError or DeviceError for what a start would refuse seconds later and files alone
-    tell: a GPU without a driver, a folder that is no whole model, a name that neither the cache nor the hub has, a
-    context that config.json rules out.
+    tell: a GPU without a driver, a folder that is no whole model, a tokenizer.json that cannot be read, a name that
+    neither the cache nor the hub has, a context that config.json rules out.
     """
     with interrupts_held():
+        from jaxinfer.checkpoint.contents import TOKENIZER
         from jaxinfer.checkpoint.resolve import Part, local_folder, needed_parts, resolve
         from jaxinfer.checkpoint.safetensors_file import SafetensorsFile
         from jaxinfer.runtime import nvidia
+        from jaxinfer.text.tokenizer import check_tokenizer_file
 
     if needs_device and config.device == "cuda" and not nvidia.driver_present() and not nvidia.list_gpus():
         raise DeviceError(nvidia.NO_DRIVER)
     tokenizer: tuple[Part, ...] = ("tokenizer",)
     if config.tokenizer is not None and local_folder(config.tokenizer) is not None:
-        resolve(config.tokenizer, needs=tokenizer)
+        check_tokenizer_file((resolve(config.tokenizer, needs=tokenizer).folder / TOKENIZER).read_bytes())
     elif config.tokenizer is not None:
         check_hub_name(config.tokenizer, None, None, tokenizer)
     needs, overrides = needed_parts(config), config.hf_overrides
@@ -397,6 +395,8 @@ def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
         check_hub_name(config.model, config.revision, config.download_dir, needs)
         return
     found = resolve(config.model, revision=config.revision, needs=needs, overrides=overrides)
+    if "tokenizer" in needs:
+        check_tokenizer_file((found.folder / TOKENIZER).read_bytes())
     for path in found.weight_files:
         SafetensorsFile(path)
     most = found.config.get("max_position_embeddings")

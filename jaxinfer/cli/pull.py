@@ -17,7 +17,7 @@ def run(model: str, revision: str | None, download_dir: str | None, quiet: bool)
     """Download what is missing and say where it is."""
     from jaxinfer.checkpoint.resolve import local_folder, resolve
 
-    if local_folder(model) is not None:
+    if local_folder(model, law="a hub id, as in 'Qwen/Qwen3-0.6B'") is not None:
         what = "the bundled demo" if model == "demo" else "a folder of this machine"
         raise CheckpointError(f"nothing to download: {model!r} is {what}; `jaxinfer chat {model}` runs it")
     screen = screen_for(sys.stderr, {"quiet": quiet})

@@ -9,7 +9,7 @@ from jaxinfer.cli.bench import REPORT_OPTIONS, publish
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.config import Resolved
-from jaxinfer.engine.interrupts import interrupts_held
+from jaxinfer.engine.interrupts import ended_by_ctrl_c
 
 if TYPE_CHECKING:
     from jaxinfer.bench.report import Report
@@ -20,7 +20,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     models = params["models"] or (resolved.config.model,)
 
     def make(checklist: Checklist) -> "Report":
-        with interrupts_held():
+        with ended_by_ctrl_c():
             from jaxinfer.bench import sanity  # takes seconds, in which something must be shown
 
         return sanity.run(resolved, models, params["prompt"], checklist, checklist.say)

@@ -66,7 +66,7 @@ def ask(path: Path) -> "Presence | None":
         try:
             part = connection.recv(65536)
         except TimeoutError:
-            _say(f"waiting up to {PATIENCE_S:g} s for the server with pid {path.stem}, which does not answer")
+            say(f"waiting up to {PATIENCE_S:g} s for the server with pid {path.stem}, which does not answer")
             connection.settimeout(PATIENCE_S - SOON_S)
             part = connection.recv(65536)
         connection.settimeout(PATIENCE_S)
@@ -79,7 +79,7 @@ def ask(path: Path) -> "Presence | None":
     return presence if pid is None else dataclasses.replace(presence, pid=pid)
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     """Unless the verb is to be quiet."""
     import click
 

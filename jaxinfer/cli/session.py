@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import click
 
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, Screen, table
-from jaxinfer.cli.options import GroupedOption, check_start, flag_of
-from jaxinfer.config import EngineConfig, Resolved, counted
+from jaxinfer.cli.options import GroupedOption, check_start
+from jaxinfer.config import EngineConfig, Resolved, counted, flag_of
 from jaxinfer.errors import ConfigError, EngineError, InvalidRequest
 from jaxinfer.version import __version__
 
@@ -27,11 +27,18 @@ REQUEST_ID = "cli"
 MOST_TOKENS = 2**31  # of a vocabulary: no token id is above it, whatever the model
 
 
-def opening(resolved: Resolved) -> list[str]:
+def opening(resolved: Resolved, prompt: str = "") -> list[str]:
     """What is about to start, and every setting that is not a default with where it came from."""
-    unnamed = "" if "model" in resolved.sources else " (no MODEL was named)"
-    first = f"jaxinfer {__version__}: {model_words(resolved.config)}{unnamed}"
+    first = f"jaxinfer {__version__}: {model_words(resolved.config)}{unnamed(resolved, prompt)}"
     return [first, *table(resolved.rows(), indent="         ")]
+
+
+def unnamed(resolved: Resolved, prompt: str) -> str:
+    """That nobody has named the model, and that a prompt of one word, which could be meant as one, was not taken so."""
+    if "model" in resolved.sources:
+        return ""
+    is_word = bool(prompt) and not any(map(str.isspace, prompt))
+    return f" (no MODEL was named, {prompt!r} is the prompt)" if is_word else " (no MODEL was named)"
 
 
 def model_words(config: EngineConfig) -> str:
@@ -75,11 +82,11 @@ async def start_until_serving(llm: "AsyncLLM", checklist: Checklist) -> "asyncio
 
 @contextlib.contextmanager
 def started(
-    resolved: Resolved, screen: Screen, new_transport: "NewTransport | None" = None
+    resolved: Resolved, screen: Screen, new_transport: "NewTransport | None" = None, prompt: str = ""
 ) -> Iterator[tuple["asyncio.Runner", "AsyncLLM"]]:
     """A model that can answer and the event loop it lives in; `screen` shows the start. Closes both.
 
-    new_transport: of transport_for, which has checked the start; None is a process of its own.
+    new_transport: of transport_for, which has checked the start; None is a process of its own.    prompt: of the verb.
     """
     import asyncio
 
@@ -90,7 +97,7 @@ def started(
         check_start(resolved.config)
     with asyncio.Runner() as runner:
         with Checklist(screen) as checklist:
-            for line in opening(resolved):
+            for line in opening(resolved, prompt):
                 checklist.say(line)
             llm = AsyncLLM(resolved.config, checklist, new_transport or EngineProcess)
             try:

@@ -5,19 +5,20 @@ import http.client
 import os
 import ssl
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from urllib.parse import urlsplit
 
 import click
 
 from jaxinfer.cli.bench_serve import base_of
-from jaxinfer.cli.checklist import screen_for
+from jaxinfer.cli.checklist import Checklist, screen_for
 from jaxinfer.cli.options import GroupedOption
 from jaxinfer.cli.protection import KEY_VARIABLE
-from jaxinfer.cli.session import SessionAnswer, Speed, answer, started
+from jaxinfer.cli.session import SessionAnswer, Speed, answer, started, unnamed
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError, EngineError, InvalidRequest, JaxInferError
+from jaxinfer.llm.events import Event
 
 if TYPE_CHECKING:
     import asyncio
@@ -76,10 +77,14 @@ class Local:
 
 
 class Remote:
-    """An OpenAI-compatible server. When an answer is left, its connection is closed, which ends it there."""
+    """An OpenAI-compatible server. When an answer is left, its connection is closed, which ends it there.
 
-    def __init__(self, server: "Server") -> None:
+    Until the answer begins, standard error says that it is waited for, unless is_quiet.
+    """
+
+    def __init__(self, server: "Server", *, is_quiet: bool = False) -> None:
         self._server = server
+        self._is_quiet = is_quiet
         self.name = server.model
         self.has_chat_template = server.offers("/v1/chat/completions")
 
@@ -102,7 +107,9 @@ class Remote:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         if key := os.environ.get(self._server.key_env) if self._server.key_env else None:
             headers["Authorization"] = f"Bearer {key}"
-        with contextlib.closing(_connection(self._server.base)) as connection:
+        waited_for = Event("wait", f"the answer of {self._server.base}")
+        with contextlib.closing(_connection(self._server.base)) as connection, contextlib.ExitStack() as waiting:
+            waiting.enter_context(Checklist(screen_for(sys.stderr, {"quiet": self._is_quiet}), first=waited_for))
             try:
                 speed = Speed()
                 connection.connect()
@@ -112,7 +119,7 @@ class Remote:
                 response = connection.getresponse()
                 if response.status != 200:
                     raise _refusal(response)
-                return read_answer(response, out, speed)
+                return read_answer(response, out, speed, waiting.close)
             except (OSError, http.client.HTTPException) as error:
                 raise EngineError(
                     f"the answer of {self._server.base} broke off: {error}; see `jaxinfer ps` and its log"
@@ -144,8 +151,13 @@ def _quoted(error: JaxInferError) -> JaxInferError:
     return error
 
 
-def read_answer(lines: "Iterator[bytes]", out: TextIO, speed: Speed) -> SessionAnswer:
-    """Write a streamed answer out as it comes. Raises EngineError when it ends in an error, or in the middle."""
+def read_answer(
+    lines: "Iterator[bytes]", out: TextIO, speed: Speed, begins: Callable[[], None] = lambda: None
+) -> SessionAnswer:
+    """Write a streamed answer out as it comes. Raises EngineError when it ends in an error, or in the middle.
+
+    begins: called before each piece is written.
+    """
     import msgspec
 
     text, reason, thinks = "", "", False
@@ -165,6 +177,7 @@ def read_answer(lines: "Iterator[bytes]", out: TextIO, speed: Speed) -> SessionA
             thinks = bool(thought) or (thinks and not content)
             if shown:
                 speed.add(1, 0, 0)
+                begins()
                 out.write(shown)
                 out.flush()
             text, reason = text + content, choice.get("finish_reason") or reason
@@ -176,6 +189,7 @@ def read_answer(lines: "Iterator[bytes]", out: TextIO, speed: Speed) -> SessionA
             speed.engine_took(took_ms / 1000)
     if not reason:
         raise EngineError("the server ended the answer in the middle; see its log")
+    begins()
     out.write("" if text.endswith("\n") else "\n")
     out.flush()
     return SessionAnswer(text, reason, speed)
@@ -186,9 +200,9 @@ def talker(resolved: Resolved, params: Mapping[str, Any]) -> Iterator[Talker]:
     """Who answers: the server of --url, one of this user's that has the model, or a model loaded for this command."""
     server = server_for(resolved, params)
     if server is not None:
-        yield Remote(server)
+        yield Remote(server, is_quiet=params["quiet"])
         return
-    with started(resolved, screen_for(sys.stderr, params)) as (runner, llm):
+    with started(resolved, screen_for(sys.stderr, params), prompt=params.get("prompt") or "") as (runner, llm):
         yield Local(runner, llm)
 
 
@@ -214,7 +228,7 @@ def server_for(resolved: Resolved, params: Mapping[str, Any]) -> "Server | None"
     for presence in presences():
         if serves(presence, resolved.config.model) and presence.status in ("serving", "ready"):
             which = f"the server at {presence.url} ({presence.model}, pid {presence.pid})"
-            said = f"using {which}; --own-engine loads the model here"
+            said = f"using {which}{unnamed(resolved, params.get('prompt') or '')}; --own-engine loads the model here"
             if apart:
                 said = f"loading the model here: {which} may have another {', '.join(apart)}"
             if not params["quiet"]:

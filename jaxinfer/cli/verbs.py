@@ -87,3 +87,12 @@ def unknown(name: str, known: Collection[str], what: str) -> str:
     from jaxinfer.config import unknown_name
 
     return unknown_name(name, known, what, cutoff=ALIKE)
+
+
+def is_one_slip(name: str, other: str) -> bool:
+    """Whether two names differ by one letter: one more, one less, another one, or two that changed places."""
+    start = next((at for at, pair in enumerate(zip(name, other, strict=False)) if pair[0] != pair[1]), None)
+    if start is None:
+        return abs(len(name) - len(other)) == 1
+    one, two = name[start:], other[start:]
+    return one[1:] in (two, two[1:]) or one == two[1:] or (one[:2] == two[1::-1] and one[2:] == two[2:])

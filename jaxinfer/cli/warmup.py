@@ -12,7 +12,7 @@ from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.options import EngineCommand, check_start
 from jaxinfer.cli.session import opening
 from jaxinfer.config import Resolved
-from jaxinfer.engine.interrupts import interrupts_held
+from jaxinfer.engine.interrupts import ended_by_ctrl_c
 from jaxinfer.errors import ConfigError
 from jaxinfer.llm.events import Event
 
@@ -29,7 +29,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     with Checklist(screen_for(sys.stderr, params)) as checklist:
         for line in opening(resolved):
             checklist.say(line)
-        with interrupts_held():
+        with ended_by_ctrl_c():
             from jaxinfer.llm.build import start_core  # takes seconds, in which something must be shown
 
         def listen(event: Event) -> None:

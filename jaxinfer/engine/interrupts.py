@@ -47,13 +47,19 @@ def end_at_ctrl_c() -> bool:
         return False
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return False
-    signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
+    signal.signal(signal.SIGINT, _end)
     return True
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    if os.isatty(2):
+        os.write(2, b"\x1b[?25h")  # a spinner has hidden the cursor
+    os._exit(INTERRUPTED)
 
 
 @contextlib.contextmanager
 def ended_by_ctrl_c() -> Iterator[None]:
-    """The same for as long as the block lasts."""
+    """The same for as long as the block lasts, as of imports that take seconds, before anything is begun."""
     is_changed = end_at_ctrl_c()
     try:
         yield

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import accumulate, islice
 
 from jaxinfer.cache.prefix import chain, root_key
-from jaxinfer.config import EngineConfig, Limits
+from jaxinfer.config import EngineConfig, Limits, flag_of
 from jaxinfer.engine.sequence import Abort, Acknowledge, Add, Forget, Keep, Message, Output, StopStringFound
 from jaxinfer.errors import ConfigError, EngineError, JaxInferError
 from jaxinfer.llm.events import Event, OnEvent
@@ -414,5 +414,5 @@ def _limits_of_all(limits: Sequence[Limits]) -> Limits:
         found = sorted({getattr(one, name) for one in limits})
         if len(found) > 1:
             law = f"all replicas must have the same {name}, they have {' and '.join(map(str, found))}"
-            raise ConfigError(f"{law}; set it (--{name.replace('_', '-')}), or use devices that are alike")
+            raise ConfigError(f"{law}; set it ({flag_of(name)}), or use devices that are alike")
     return min(limits, key=lambda one: one.num_pages)

@@ -57,13 +57,15 @@ class Tally:
         """One line. share: of the input, how much has been read."""
         elapsed_s = time.monotonic() - self.began_s
         rows = self.num_before + self.num_rows
-        parts = [counted(rows, "row"), f"{_rate(self.num_rows, elapsed_s)} rows/s"]
-        parts.append(f"{_rate(self.usage.completion_tokens, elapsed_s)} tok/s")
+        parts = [counted(rows, "row") if rows else "no row is answered yet"]
+        if self.num_rows:
+            parts.append(f"{_rate(self.num_rows, elapsed_s)} rows/s")
+            parts.append(f"{_rate(self.usage.completion_tokens, elapsed_s)} tok/s")
         if share is not None:
             before = self.share_before or 0.0
-            left_s = elapsed_s * (1 - share) / (share - before) if share > before else None
-            parts.insert(0, f"{bar(share)} {share:4.0%}")
-            parts.append(f"{'?' if left_s is None else clock(left_s)} left")
+            parts.insert(0, f"{bar(share)} {share:4.0%} read")
+            if self.num_rows and before < share < 1:  # of rows that are read, some are not answered
+                parts.append(f"{clock(elapsed_s * (1 - share) / (share - before))} left")
         if self.num_errors:
             parts.append(counted(self.num_errors, "error"))
         return ", ".join(parts)

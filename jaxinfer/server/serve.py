@@ -102,7 +102,7 @@ def bind(host: str, port: int) -> socket.socket:
 def wrong_host(host: str, error: OSError) -> ConfigError:
     """Of an address that is not of this machine."""
     cure = "pass --host 127.0.0.1 for this machine alone, or --host 0.0.0.0 for its network"
-    return ConfigError(f"host must be an address of this machine, got {host!r}: {error.strerror}; {cure}")
+    return ConfigError(f"--host must be an address of this machine, got {host!r}: {error.strerror}; {cure}")
 
 
 class _DrainingServer(uvicorn.Server):

@@ -5,6 +5,7 @@ Control tokens are the special tokens (`<|im_end|>`) and those added tokens that
 added, not in the model's own vocabulary, not blank. `plain=True` encodes their spellings as ordinary text.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -237,15 +238,17 @@ def read_json_object(file: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file} must hold a JSON object: {error}. Download it again.") from error
 
 
-def _load(tokenizer_json: bytes) -> tuple[tokenizers.Tokenizer, _File, int]:
-    """The library's tokenizer, our parts of the file, and how many characters one may become when it is normalized."""
+def check_tokenizer_file(tokenizer_json: bytes) -> None:
+    """Raise CheckpointError for a damage that shows without the library, which takes seconds for a large vocabulary."""
+    with _readable():
+        _parts(tokenizer_json)
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Make a CheckpointError of whatever else says that tokenizer.json cannot be read."""
     try:
-        file = msgspec.json.decode(tokenizer_json, type=_File)
-        growth = check_growth(file.normalizer, file.pre_tokenizer, file.decoder)
-        check_added(file.post_processor)
-        with panics_as_exceptions():
-            backend = tokenizers.Tokenizer.from_buffer(tokenizer_json)
-            _check_added_tokens(backend, file.added_tokens)
+        yield
     except CheckpointError:
         raise
     except Exception as error:  # the library raises nothing more specific
@@ -253,6 +256,23 @@ def _load(tokenizer_json: bytes) -> tuple[tokenizers.Tokenizer, _File, int]:
             f"tokenizer.json must be readable by tokenizers {tokenizers.__version__}, which says: {error}. "
             "Download it again, or save it again with transformers."
         ) from error
+
+
+def _parts(tokenizer_json: bytes) -> tuple[_File, int]:
+    """Our parts of the file, and how many characters one may become when it is normalized."""
+    file = msgspec.json.decode(tokenizer_json, type=_File)
+    growth = check_growth(file.normalizer, file.pre_tokenizer, file.decoder)
+    check_added(file.post_processor)
+    return file, growth
+
+
+def _load(tokenizer_json: bytes) -> tuple[tokenizers.Tokenizer, _File, int]:
+    """The library's tokenizer, and what _parts says."""
+    with _readable():
+        file, growth = _parts(tokenizer_json)
+        with panics_as_exceptions():
+            backend = tokenizers.Tokenizer.from_buffer(tokenizer_json)
+            _check_added_tokens(backend, file.added_tokens)
     backend.no_truncation()  # a file may carry both; nothing is cut or padded behind the user's back
     backend.no_padding()
     return backend, file, growth

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxinfer.bench import latency, profile, throughput
+from jaxinfer.bench import latency, limits, profile, throughput
 from jaxinfer.bench.latency import DECODED, BatchShape
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.steps import PHASES
@@ -99,3 +99,25 @@ def test_a_profile_names_the_operations_and_their_time(timed, work, tmp_path, pr
     assert [table.title for table in phases] == ([] if prefill else ["host"])
     if phases:
         assert sum(one["of the step %"] for one in rows_of(phases[0]).values()) == pytest.approx(100)
+
+
+@pytest.mark.parametrize(("seconds", "num_calls"), [(0.1, 6), (0.5, 4), (1.5, 2), (60.0, 2)])
+def test_calls_that_take_long_are_repeated_less_often(seconds, num_calls):
+    calls = iter(range(100))
+
+    found = latency.repeated(lambda: (seconds, next(calls)), latency.TRIES_ALONE)
+    assert [call for _, call in found] == [*range(num_calls)]
+
+
+@pytest.mark.parametrize(("call_s", "num_calls"), [(0.001, 1 + 1 + 5 * 8), (0.02, 1 + 1 + 5 * 2), (0.2, 1 + 1 + 5)])
+def test_a_limit_of_slow_calls_is_of_few(monkeypatch, call_s, num_calls):
+    now_s = [0.0]
+    monkeypatch.setattr(limits.time, "perf_counter", lambda: now_s[0])
+
+    def run():
+        now_s[0] += call_s
+        calls.append(call_s)
+
+    calls: list[float] = []
+    assert limits.seconds(run) == pytest.approx(call_s)
+    assert len(calls) == num_calls

@@ -21,6 +21,14 @@ DAMAGES = {
     "empty": ("config.json is missing", lambda folder: [path.unlink() for path in folder.iterdir()]),
     "no config": ("config.json is missing", lambda folder: (folder / "config.json").unlink()),
     "broken config": ("config.json: must be JSON", lambda folder: (folder / "config.json").write_text('{"a": ')),
+    "broken tokenizer": (
+        "tokenizer.json must be readable",
+        lambda folder: (folder / "tokenizer.json").write_text('{"model": '),
+    ),
+    "tokenizer of another form": (
+        "tokenizer.json must be readable",
+        lambda folder: (folder / "tokenizer.json").write_text('{"model": {"vocab": 7}}'),
+    ),
     "no tokenizer": ("tokenizer.json is missing", lambda folder: (folder / "tokenizer.json").unlink()),
     "no weights": ("the weights are missing", lambda folder: (folder / "model.safetensors").unlink()),
     "truncated weights": ("truncated", lambda folder: os.truncate(folder / "model.safetensors", 1_000_000)),
@@ -166,6 +174,11 @@ def test_a_blank_of_a_page_is_told_what_it_stands_for(cli, model, monkeypatch, t
 def test_a_word_with_a_colon_is_a_prompt(word, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert not names_a_model(word)
+
+
+def test_what_pull_takes_is_a_hub_id(cli):
+    said = "error: the model must be a hub id, as in 'Qwen/Qwen3-0.6B', got 'a/b/c'; "
+    assert cli("pull", "a/b/c").last_line.startswith(said)
 
 
 def test_what_can_be_no_hub_id_is_not_to_be_pulled(cli, tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """`jaxinfer`: fast help, errors whose last line is the cause, exit codes."""
 
+import importlib
 import os
+import random
 import re
 import subprocess
 import sys
@@ -10,10 +12,10 @@ from pathlib import Path
 import click
 import pytest
 
-from jaxinfer.cli import VERBS, main
+from jaxinfer.cli import VERBS, _near, main
 from jaxinfer.cli import jaxinfer as program
 from jaxinfer.cli.options import FLAGS
-from jaxinfer.cli.verbs import ENDING
+from jaxinfer.cli.verbs import ENDING, is_one_slip
 from jaxinfer.config import SETTINGS
 from jaxinfer.errors import CheckpointError, ConfigError, DeviceError, EngineError
 from jaxinfer.version import __version__
@@ -314,3 +316,29 @@ def test_a_typo_of_another_verb_is_never_told_one_that_removes_or_ends():
         for typo in {*typos(verb)} - set(VERBS):
             assert not any(f"did you mean '{ending}'" in told(typo) for ending in ENDING), typo
     assert "did you mean 'stop'?" in told("stopp") and "did you mean 'rm'?" in told("rmm")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["serve", "--prot", "1"], "did you mean '--port'?"),
+        (["serve", "--max-len", "9"], "did you mean '--max-model-len'?"),
+        (["bench", "serve", "--prot", "9"], "did you mean '--port'? --port: use --url"),
+    ],
+)
+def test_a_hint_names_an_option_of_the_verb_or_a_flag_one_slip_away(cli, words, hint):
+    outcome = cli(*words)
+    assert (outcome.code, outcome.last_line.rpartition(", ")[2]) == (2, hint)
+
+
+@pytest.mark.parametrize("verb", ["serve", "run", "bench_serve", "bench_latency"])
+def test_one_slip_in_an_option_is_a_hint_at_it_or_at_another_as_near(verb):
+    command = importlib.import_module(f"jaxinfer.cli.{verb}").command
+    context, draw = click.Context(command, info_name=verb), random.Random(7)
+    own = {flag for param in command.params for flag in param.opts if len(flag) > 5}
+    for flag in draw.sample(sorted(own), 12):
+        at = draw.randrange(2, len(flag) - 1)
+        swapped = flag[:at] + flag[at + 1] + flag[at] + flag[at + 2 :]
+        for slip in {flag[:at] + flag[at + 1 :], flag[:at] + flag[at:].replace(flag[at], "q", 1), swapped} - own:
+            hinted = _near(slip, context).partition("'")[2].partition("'")[0]
+            assert hinted == flag or (hinted in own and is_one_slip(slip, hinted)), slip

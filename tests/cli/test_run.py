@@ -59,7 +59,7 @@ def rows(monkeypatch, tmp_path):
 def test_a_start_is_one_line_that_says_what_the_model_is(cli, model, rows, verb):
     model.info, model.script = {"note": DEMO_NOTE}, cut_short
     outcome = cli(*STARTING[verb], stdin="")
-    unnamed = " (no MODEL was named)" if verb == "run without a model" else ""
+    unnamed = " (no MODEL was named, 'hi' is the prompt)" if verb == "run without a model" else ""
     first = f"jaxinfer {__version__}: demo, the bundled demo model, no useful assistant{unnamed}"
     said = [line for line in outcome.err.splitlines() if not line.startswith(AFTER)]
     assert (outcome.code, said) == (0, [first])
@@ -204,7 +204,7 @@ def test_the_model_comes_first_and_one_word_alone_is_a_prompt(cli, model, argume
     outcome = cli("run", *arguments)
     assert (outcome.code, model.configs[0].model) == (0, model_name), outcome.err
     assert model.llm.calls[0].prompt == f"user:{prompt}\nassistant:"
-    said = "demo, the bundled demo model, no useful assistant (no MODEL was named)" in outcome.err
+    said = "demo, the bundled demo model, no useful assistant (no MODEL was named, 'hi' is the prompt)" in outcome.err
     assert said == (arguments == ["hi"])
 
 

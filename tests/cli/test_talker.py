@@ -113,6 +113,18 @@ def test_a_server_that_runs_with_the_model_is_used_and_said(cli, model, found, v
     assert llm.calls
 
 
+@pytest.mark.parametrize(("prompt", "of_prompt"), [("What", ", 'What' is the prompt"), ("What is 7 plus 5?", "")])
+def test_a_word_that_is_taken_as_the_prompt_is_said_beside_a_server_and_without(
+    cli, model, served, short_tmp, monkeypatch, prompt, of_prompt
+):
+    said = f" (no MODEL was named{of_prompt})"
+    assert f"no useful assistant{said}\n" in cli("run", prompt).err
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_tmp))
+    with announced(Presence(1, served[1], "demo", 1.0, "ready", source="demo"), short_tmp / "jaxinfer"):
+        assert f"{said}; --own-engine loads the model here\n" in cli("run", prompt).err
+        assert "no MODEL" not in cli("run", "demo", prompt).err
+
+
 @pytest.mark.parametrize("variable", ["JAXINFER_COMPILE_CACHE_DIR", "JAXINFER_DOWNLOAD_DIR", "JAXINFER_SEED"])
 def test_a_setting_that_changes_no_answer_keeps_the_server_in_use(cli, model, found, monkeypatch, variable):
     monkeypatch.setenv(variable, "7")

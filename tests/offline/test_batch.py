@@ -322,8 +322,13 @@ def test_an_engine_that_has_failed_ends_the_job_and_makes_no_answers(dry, monkey
 def test_progress_says_how_much_is_left():
     tally = Tally(num_rows=500, share_before=0.5)
     tally.began_s -= 10
-    assert tally.progress(0.75) == "[#######...]  75%, 500 rows, 50.0 rows/s, 0.0 tok/s, 0:10 left"
+    assert tally.progress(0.75) == "[#######...]  75% read, 500 rows, 50.0 rows/s, 0.0 tok/s, 0:10 left"
     assert tally.progress(None).startswith("500 rows, 50.0 rows/s")
+    assert tally.progress(1.0).startswith("[##########] 100% read, 500 rows, ") and "left" not in tally.progress(1.0)
+
+
+def test_progress_of_no_row_tells_no_speed():
+    assert Tally(num_rows=0).progress(1.0) == "[##########] 100% read, no row is answered yet"
 
 
 def test_a_tally_shows_itself_escaped():

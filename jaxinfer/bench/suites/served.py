@@ -9,7 +9,7 @@ from jaxinfer.bench.http_client import Target
 from jaxinfer.bench.load import Load, shares
 from jaxinfer.bench.program import ReadyServer
 from jaxinfer.bench.report import Value, percentile
-from jaxinfer.bench.serve import ask_once, drive, first_model, models_of
+from jaxinfer.bench.serve import MODELS, ask_once, drive, first_model, look_up, models_of
 from jaxinfer.bench.suites.job import SuiteJob
 from jaxinfer.errors import EngineError
 
@@ -36,7 +36,7 @@ def outcomes_of(load: Load, warm_up: int = 2) -> ClientResults:
 
 def compilations(target: Target) -> int:
     """How many steps the server has compiled since it was ready, as its metrics say. Raises EngineError."""
-    reply = ask_once(target, "GET", "/metrics")
+    reply = look_up(target, "/metrics")
     found = COMPILATIONS.search(reply.body)
     if reply.error or found is None:
         raise EngineError(
@@ -63,7 +63,7 @@ def std_ms(values: Sequence[float]) -> Value:
 
 def max_model_len(target: Target) -> int:
     """Of the server's first model. Raises EngineError."""
-    card = models_of(target, ask_once(target, "GET", "/v1/models"))[0]
+    card = models_of(target, look_up(target, MODELS))[0]
     if card.max_model_len is None:
         raise EngineError(f"{target.base}/v1/models must tell max_model_len, it does not")
     return card.max_model_len
