@@ -69,7 +69,7 @@ class _Completion(msgspec.Struct, gc=False):
 
 
 class LogprobsWriter:
-    """The `logprobs` objects of one choice, piece by piece: completions count the whole characters before each token."""
+    """The `logprobs` objects of one choice, piece by piece: completions count whole characters before each token."""
 
     def __init__(self, kind: Literal["chat", "completion"]) -> None:
         self._kind = kind

@@ -11,6 +11,7 @@ import msgspec
 
 from jaxinfer.text.grammar.bounds import fractions, hold_bounds
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
+from jaxinfer.text.grammar.formats import narrow_format
 from jaxinfer.text.grammar.misread import misread
 from jaxinfer.text.grammar.parts import parts
 from jaxinfer.text.grammar.quoting import quotable
@@ -33,7 +34,8 @@ _NUMBER = re.compile(  # or a string, of what json.dumps writes; integers of 64 
 )
 _COUNTS = {f"{end}{what}" for end in ("min", "max") for what in ("Length", "Items", "Properties")}
 _MAY_CHANGE = re.compile(  # as _as_meant writes it
-    r'\d{10}|\d[eE]|"(?:pattern|exclusiveM|propertyN|\$?id": "|\$ref": "[^"]+(?:[^!-~]|[#%<>[\]\\^`{|}])|'
+    r'\d{10}|\d[eE]|"format": "(?:date|time|hostname)|'
+    r'"(?:pattern|exclusiveM|propertyN|\$?id": "|\$ref": "[^"]+(?:[^!-~]|[#%<>[\]\\^`{|}])|'
     r'\$schema": "(?!http(?:s://json-schema\.org/draft/2020-12|://json-schema\.org/draft-07)/schema#?"))'
 )
 _NAMES = re.compile('"(?:properties|required|patternProperties)": ')  # the same; to look for them part by part is slow
@@ -111,6 +113,7 @@ def _as_meant(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
     beside = fractions(part for part, _ in parts(schema))
     for part, _ in parts(schema):
         _note(part, make_readable(part, strict=strict) + hold_bounds(part, beside), strict)
+        narrow_format(part)
         part.update(dict.fromkeys(_too_large(part), _MAX_COUNT))
         if isinstance(part.get("pattern"), str):
             part["pattern"] = quotable(part["pattern"])
