@@ -144,7 +144,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return next((cycle for cycle in self._unanswered if not cycle.response_complete), None)
 
     def _look(self, pause_s: float) -> None:
-        """Whether who has half-closed is there. One that is gone answers what is written with a reset, so that before an
+        """Whether who half-closed is there. One that is gone answers what is written with a reset, so that before an
         answer begins an interim response is: clients pass over it (RFC 9110, section 15.2), but those of HTTP/1.0.
         """
         poll = select.poll()
