@@ -95,6 +95,7 @@ class Answer:
             return NoText()
         stop, include_stop, skip = sampling.stop, self._include_stop, sampling.skip_special_tokens
         start_after = self.request.controls.min_tokens if self.request.controls else 0
+        whole = self.request.structure is not None
         if reading is not None:
             return reading.new_text(
                 self._tokenizer,
@@ -103,8 +104,9 @@ class Answer:
                 start_after=start_after,
                 skip=skip,
                 verbatim=verbatim,
+                whole=whole,
             )
-        detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=skip, goes_on=goes_on)
+        detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=skip, goes_on=goes_on, whole=whole)
         return TextState(detokenizer, stop=stop, include_stop=include_stop, start_after=start_after)
 
     @property

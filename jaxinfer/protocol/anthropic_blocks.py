@@ -22,6 +22,7 @@ DIALECT = Dialect(
     ignored=frozenset(),
     result_cure="send a tool_result block in a user message",
     block_cure="those of a server's own tools and blocks tool_use are the assistant's, tool_result the user's",
+    thought_cure="reasoning is an assistant's block of type thinking",
 )
 RULES = {role: part_rules(DIALECT, role) for role in DIALECT.roles}
 

@@ -8,6 +8,7 @@ tokens is not kept: where the most likely ones are of all the vocabulary, lookin
 making it does.
 """
 
+import codecs
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from struct import Struct
@@ -68,20 +69,21 @@ class _Completion(msgspec.Struct, gc=False):
 
 
 class LogprobsWriter:
-    """The `logprobs` objects of one choice, piece by piece: completions count the characters before each token."""
+    """The `logprobs` objects of one choice, piece by piece: completions count whole characters before each token."""
 
     def __init__(self, kind: Literal["chat", "completion"]) -> None:
         self._kind = kind
         self._offset = 0
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def write(self, entries: Sequence[TokenLogprob]) -> msgspec.Raw:
         """The object for the next tokens of the choice, as JSON."""
         if self._kind == "chat":
             return msgspec.Raw(_encode({"content": list(map(_chat_entry, entries)), "refusal": None}))
         texts, offsets = _texts([entry.token for entry in entries]), []
-        for entry, text in zip(entries, texts, strict=True):
+        for entry in entries:
             offsets.append(self._offset)
-            self._offset += _num_chars(entry.token, text)
+            self._offset += len(self._utf8.decode(entry.token))
         values = [_finite(entry.logprob) for entry in entries]
         tops = list(map(_by_text, entries, texts))
         return msgspec.Raw(_encode(_Completion(texts, values, tops, offsets)))
@@ -118,11 +120,6 @@ def _texts(tokens: Sequence[bytes]) -> list[str]:
         return [token.decode() for token in tokens]
     except UnicodeDecodeError:
         return list(map(token_text, tokens))
-
-
-def _num_chars(token: bytes, text: str) -> int:
-    """How many characters begin in a token of this text."""
-    return len(text) if len(text) == len(token) else sum(byte & 0xC0 != 0x80 for byte in token)
 
 
 def _tops(entry: TokenLogprob) -> Sequence[float | None]:

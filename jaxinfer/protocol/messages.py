@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from jaxinfer.protocol.fields import Refusal, check_refused
-from jaxinfer.protocol.parts import PartRules, kind_of, read_parts, shown
+from jaxinfer.protocol.parts import THOUGHT_KINDS, PartRules, kind_of, read_parts, shown
 from jaxinfer.protocol.validate import Verbatim, invalid, show, unsupported
 
 MAX_MESSAGES = 4096
@@ -16,7 +16,7 @@ _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _TEXTS = ("name", *_THOUGHTS, "refusal")
 _REFUSED = {"audio": Refusal()}
 # Where a dialect has no role tool
-_TOOLS_REFUSED = {"tool_calls": Refusal(([],)), "tool_call_id": Refusal(), "function_call": Refusal()}
+_NO_CALLS: dict[str, tuple[Any, ...]] = {"tool_calls": ([],), "tool_call_id": (), "function_call": ()}
 # What our own answers and OpenAI's carry beside the text; clients send their history back as they got it.
 _IGNORED = frozenset({"annotations"})
 
@@ -26,8 +26,8 @@ class Dialect:
     """How an API writes a conversation. name: the field's.    text_parts: types of parts that are text, as its clients
     write them; those of the others are read as well.
 
-    ignored: fields of a message, beside those that are read, which ask for nothing.    result_cure, block_cure: what to
-    do instead of a role of a tool's, and of a call or a result among the parts.
+    ignored: fields of a message, beside those that are read, which ask for nothing.    result_cure, block_cure,
+    thought_cure: what to do instead of a role of a tool's, of calls and results in another API's form, and of thoughts.
     ids_are_due: a result must name its call.
     """
 
@@ -37,6 +37,7 @@ class Dialect:
     ignored: frozenset[str] = _IGNORED
     result_cure: str = "send a message of role tool"
     block_cure: str = "calls are an assistant's tool_calls, results messages of role tool"
+    thought_cure: str = "reasoning is an assistant's reasoning_content"
     ids_are_due: bool = True
 
 
@@ -75,7 +76,7 @@ def without_billing(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def unknown_in(message: dict[str, Any], path: str, dialect: Dialect) -> list[str]:
     """The names of fields that nobody reads."""
-    known = {"role", "content", *dialect.ignored, *_REFUSED, *_TOOLS_REFUSED, *_TEXTS}
+    known = {"role", "content", *dialect.ignored, *_REFUSED, *_NO_CALLS, *_TEXTS}
     return [f"{path}.{name}" for name in message if name not in known]
 
 
@@ -86,10 +87,15 @@ def read_message(message: Any, path: str, dialect: Dialect) -> dict[str, Any]:
     role = message.get("role")
     if role in _LATER_ROLES and role not in dialect.roles:
         raise unsupported(f"{path}.role {show(role)}", cure=dialect.result_cure, param=f"{path}.role")
+    kind = kind_of(message)
+    if role is None and kind not in (None, "message"):  # another API's item, which a client would miss
+        cure = dialect.thought_cure if kind in THOUGHT_KINDS else dialect.block_cure
+        raise unsupported(f"{path} of type {shown(kind)}", cure=cure, param=f"{path}.type")
     if role not in dialect.roles:
         raise invalid(f"{path}.role", f"one of {', '.join(dialect.roles)}", role, cure="name one of them")
     has_tools = "tool" in dialect.roles
-    for name, refusal in (_REFUSED if has_tools else _REFUSED | _TOOLS_REFUSED).items():
+    no_calls = {} if has_tools else {name: Refusal(blank, dialect.block_cure) for name, blank in _NO_CALLS.items()}
+    for name, refusal in (_REFUSED | no_calls).items():
         if message.get(name) is not None:
             check_refused(f"{path}.{name}", message[name], refusal)
     texts = {name: message[name] for name in _TEXTS if message.get(name) is not None}

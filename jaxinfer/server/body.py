@@ -87,8 +87,8 @@ def check_content(request: Request) -> tuple[bytes, dict[bytes, bytes]]:
     if charset.lower() not in (b"utf-8", b"utf8"):
         given = ascii(charset.decode("latin-1"))[:80]
         raise HTTPException(415, f"the body's charset must be utf-8, got {given}; leave it out of the content-type")
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding.lower() != "identity":
+    encoding = ", ".join(request.headers.getlist("content-encoding")).strip()
+    if encoding.lower() not in ("", "identity"):
         raise HTTPException(415, f"the body must be sent as it is, got content-encoding {ascii(encoding[:80])}")
     return kind, options
 

@@ -61,7 +61,10 @@ class Guard:
     def _check_host(self, scope: Scope) -> None:
         """Raise unless the Host header is one well-formed name, and an allowed one if only some are."""
         given = [value for name, value in scope["headers"] if name == b"host"]
-        match = _HOST.fullmatch(given[0]) if len(given) == 1 else None
+        match = _HOST.fullmatch(given[0]) if given else None
+        if len(given) > 1:
+            law = "the host header must be sent once"
+            raise InvalidRequest(f"{law}, got {len(given)} of them; send the server's alone", code="invalid_host")
         if match is None and given not in ([], [b""]):
             raise InvalidRequest(
                 f"the host header must be one name and perhaps a port, got {_shown(given[0])}; send the server's",

@@ -6,6 +6,7 @@ Invariant: beside its body, at most MAX_HEAD_BYTES and one read of the socket ar
 
 import asyncio
 import logging
+import select
 from collections import deque
 from http import HTTPStatus
 
@@ -26,6 +27,7 @@ MIN_BODY_BYTES = 16 * 2**10
 READ_AHEAD = 8  # requests that wait for an answer before theirs on one connection, while more is read
 VERSIONS = ("1.0", "1.1")
 MAX_PIPELINED = 128  # such requests, or the connection is closed: one read of the socket holds thousands
+PROBES_S = 0.05, 10.0  # from the first to the second look at a half-closed connection, and at most; each doubles it
 SLOW_READER_S = 60.0  # for a client to read what its connection holds of an answer, some 64 KiB
 
 
@@ -77,17 +79,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0  # of names, values and the URL, as parsed
         self._unparsed_bytes = 0  # received since the parser last told of something
         self._recent_bytes = 0
-        self._in_body = False
+        self._in_body = self._is_coming = False
         self._unanswered: deque[RequestResponseCycle] = deque()  # the first is being answered, the others wait
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
+        self._is_half_closed = False  # by the client, which sends nothing more
+        self._probe: asyncio.TimerHandle | None = None
         # until the first byte, like between two requests; uvicorn itself would wait for ever
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        if self._unread is not None:
-            self._unread.cancel()
+        for timer in (self._unread, self._probe):
+            if timer is not None:
+                timer.cancel()
         for cycle in self._unanswered:  # uvicorn tells the newest alone, which may still wait behind another
             if not cycle.response_complete:
                 cycle.disconnected = True
@@ -110,13 +115,52 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _abandon(self) -> None:
         """Drop the connection with what it holds; its request then ends as when a client leaves, but for the reason."""
-        answering = next((cycle for cycle in self._unanswered if not cycle.response_complete), None)
+        answering = self._answering()
         if answering is not None:  # else all of the answer is in the connection's own memory
             answering.scope["state"]["gone"] = SLOW
         request_id = "" if answering is None else answering.scope["state"].get("request_id", "")
         said = "a client was dropped (%s), it read nothing of its answer for %g s, request %s"
         logger.warning(said, SLOW, self.slow_reader_s, request_id, extra={"request_id": request_id, "reason": SLOW})
         self.transport.abort()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends nothing more, and may read on or be gone: what it has asked for is answered until it is seen
+        to be gone. Returns whether the connection stays open.
+        """
+        cycle = self._answering()
+        is_due = cycle is not None and not cycle.more_body
+        if self._is_coming and not is_due and not (self._in_body and self.cycle.response_started):
+            message = "the request must be whole before the client stops sending, this one is cut short; send all of it"
+            self._refuse(HTTPStatus.BAD_REQUEST, message, "invalid_http")
+        if not is_due or self.scheme == "https":  # TLS knows no half of a connection
+            return False
+        if not self._is_half_closed:
+            self._is_half_closed = True
+            self._look(PROBES_S[0])
+        return True
+
+    def _answering(self) -> RequestResponseCycle | None:
+        """The first that is not answered."""
+        return next((cycle for cycle in self._unanswered if not cycle.response_complete), None)
+
+    def _look(self, pause_s: float) -> None:
+        """Whether who half-closed is there. One that is gone answers what is written with a reset, so that before an
+        answer begins an interim response is: clients pass over it (RFC 9110, section 15.2), but those of HTTP/1.0.
+        """
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), 0)
+        if poll.poll(0):  # both halves are closed
+            self.transport.abort()
+            return
+        cycle = self._answering()
+        if cycle is not None and not cycle.response_started and cycle.scope["http_version"] == "1.1":
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._probe = self.loop.call_later(pause_s, self._look, min(2 * pause_s, PROBES_S[1]))
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._is_half_closed and self._answering() is None:
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         if self._timer is None:
@@ -146,7 +190,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_resuming:
             return
         self._head_bytes = self._unparsed_bytes = 0
-        self._in_body = False
+        self._in_body, self._is_coming = False, True
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -213,7 +257,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self._body_follows and not self._is_resuming:
             return
-        self._unparsed_bytes = 0
+        self._unparsed_bytes, self._is_coming = 0, False
         self._stop_timer()
         super().on_message_complete()
 

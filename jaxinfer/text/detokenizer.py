@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 class Detokenizer:
     """The text of one sequence. skip_special_tokens: leave tokens like `<|im_end|>` out of the text.    goes_on: text
     stands before it, so that a space in front is kept; a decoder that does not work token by token may drop it.
+    whole: an unfinished character at the end is left out, as of texts that a grammar binds; of a decoder of `Pieces`,
+    which every grammar needs.
     """
 
-    def __init__(self, tokenizer: "Tokenizer", *, skip_special_tokens: bool = True, goes_on: bool = False) -> None:
+    def __init__(
+        self, tokenizer: "Tokenizer", *, skip_special_tokens: bool = True, goes_on: bool = False, whole: bool = False
+    ) -> None:
         self._inner = (
             _Stream(tokenizer, skip_special_tokens)
             if tokenizer.piece_table(skip_special_tokens) is None
-            else _Bytes(tokenizer, skip_special_tokens, goes_on)
+            else _Bytes(tokenizer, skip_special_tokens, goes_on, whole)
         )
 
     def feed(self, ids: Sequence[int]) -> str:
@@ -35,20 +39,21 @@ class Detokenizer:
         return self._inner.feed(ids)
 
     def flush(self) -> str:
-        """What was held back, at the end of the sequence: an unfinished character becomes U+FFFD."""
+        """What was held back, at the end of the sequence: an unfinished character becomes U+FFFD, or nothing."""
         return self._inner.flush()
 
 
 class _Bytes:
     """Joins the tokens' bytes; UTF-8 itself says where a character ends."""
 
-    def __init__(self, tokenizer: "Tokenizer", skip_special_tokens: bool, goes_on: bool) -> None:
+    def __init__(self, tokenizer: "Tokenizer", skip_special_tokens: bool, goes_on: bool, whole: bool) -> None:
         table, pieces = tokenizer.piece_table(skip_special_tokens), tokenizer.pieces
         assert table is not None and pieces is not None
         self._table = table
         self._utf8 = codecs.getincrementaldecoder("utf-8")(pieces.errors)
         self._strip = 0 if goes_on else pieces.strip  # spaces still to be dropped from the start
         self._at_start = pieces.first_differs and not goes_on
+        self._whole = whole
 
     def feed(self, ids: Sequence[int]) -> str:
         if self._at_start:
@@ -58,7 +63,7 @@ class _Bytes:
         return self._stripped(text) if self._strip else text
 
     def flush(self) -> str:
-        text = self._utf8.decode(b"", True)
+        text = "" if self._whole else self._utf8.decode(b"", True)
         return self._stripped(text) if self._strip else text
 
     def _feed_first(self, ids: Sequence[int]) -> str:

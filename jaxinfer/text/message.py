@@ -27,7 +27,8 @@ class Parts:
 class MessageText:
     """thinking, start: the model's tags, if it has any, and what the prompt has begun.    tools: None if nothing is a
     call.    stop, include_stop, start_after: as for a TextState, the last counting thoughts too.
-    verbatim: the content keeps the white space that it begins with, since its form was asked for.
+    verbatim: the content keeps the white space that it begins with, since its form was asked for.    whole: as for a
+    Detokenizer.
     """
 
     def __init__(
@@ -42,8 +43,11 @@ class MessageText:
         start: Start = "answering",
         tools: ToolReader | None = None,
         verbatim: bool = False,
+        whole: bool = False,
     ) -> None:
-        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens, goes_on=verbatim)
+        self._detokenizer = Detokenizer(
+            tokenizer, skip_special_tokens=skip_special_tokens, goes_on=verbatim, whole=whole
+        )
         self._verbatim = verbatim
         self._new_text = partial(TextState, self._detokenizer, stop=stop, include_stop=include_stop)
         self._pieces = tokenizer.piece_table(skip_special_tokens)

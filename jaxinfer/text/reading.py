@@ -29,8 +29,9 @@ class Reading:
         start_after: int,
         skip: bool,
         verbatim: bool,
+        whole: bool,
     ) -> MessageText:
-        """The text of one choice. skip: leave special tokens out.    verbatim: as for a MessageText.
+        """The text of one choice. skip: leave special tokens out.    verbatim, whole: as for a MessageText.
 
         A form that marks text too is read even where nothing is a call.
         """
@@ -47,4 +48,5 @@ class Reading:
             start=self.start,
             tools=None if self.form is None or tools is None else ToolReader(self.form, tools),
             verbatim=verbatim,
+            whole=whole,
         )

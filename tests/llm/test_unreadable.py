@@ -81,7 +81,7 @@ class Bug(MessageText):
 
 
 class BugReading(Reading):
-    def new_text(self, tokenizer, *, stop, include_stop, start_after, skip, verbatim):
+    def new_text(self, tokenizer, *, stop, include_stop, start_after, skip, verbatim, whole):
         return Bug(tokenizer, stop=stop, include_stop=include_stop, start_after=start_after, skip_special_tokens=skip)
 
 

@@ -18,6 +18,7 @@ from jaxinfer.protocol.anthropic import read_message_request
 from jaxinfer.protocol.chat import read_chat
 from jaxinfer.protocol.messages import PYTHON, read_messages
 from jaxinfer.protocol.open_responses import read_response_request
+from jaxinfer.protocol.response_calls import CALLS, RESULTS
 from jaxinfer.protocol.tools import read_tools
 from tests.support.sampled import WORDS, sample
 
@@ -241,6 +242,44 @@ def test_thoughts_alone_are_a_turn_to_every_door():
         assert of_messages([*before, block, *after]) == [*before, thinking, *after]
         assert of_responses([*before, item, *after]) == [*before, thinking, *after]
     assert of_responses([CALLED[0], item, result | {"call_id": WORDS[0]}])[0]["reasoning_content"] == "Hm."
+
+
+FORM = {"chat": "tool_calls", "python": "tool_calls", "responses": "function_call", "messages": "tool_use"}
+DOORS = {"chat": of_chat, "python": lambda raw: read_messages(raw, PYTHON)[0]}
+DOORS |= {"responses": of_responses, "messages": of_messages}
+FUNCTION = {"name": "f", "arguments": "{}"}
+FOREIGN = [  # a turn, what of it the error names, and who reads it
+    *(({"type": kind, "call_id": "a"}, kind, {"responses"}) for kind in (*CALLS, *RESULTS)),
+    ({"type": "tool_use", "id": "a", "name": "f", "input": {}}, "tool_use", set()),
+    *(
+        ({"role": role, "content": [{"type": kind, "id": "a"}]}, kind, {"messages"})
+        for role, kind in (("assistant", "tool_use"), ("user", "tool_result"), ("assistant", "server_tool_use"))
+    ),
+    ({"role": "assistant", "tool_calls": [{"id": "a", "function": FUNCTION}]}, "tool_calls", {"chat", "python"}),
+    ({"role": "assistant", "function_call": FUNCTION}, "function_call", {"chat", "python"}),
+]
+
+
+@pytest.mark.parametrize("door", DOORS)
+@given(st.lists(TEXT, max_size=3), st.sampled_from(FOREIGN))
+def test_a_call_in_another_form_is_told_its_place_and_the_form_to_send(door, before, turn):
+    """A client that leaves it out, as an error may say, would lose it."""
+    message, name, readers = turn
+    if door in readers:
+        return
+    with pytest.raises(InvalidRequest) as refusal:
+        DOORS[door]([*({"role": "user", "content": text} for text in before), message])
+    said = str(refusal.value)
+    field = "input" if door == "responses" else "messages"
+    assert said.startswith(f"{field}[{len(before)}]") and name in said and "got null" not in said
+    what, _, cure = said.partition(" is not supported by this version of jaxinfer; ")
+    assert what and (FORM[door] in cure or "send messages, reasoning, calls" in cure)
+
+
+@pytest.mark.parametrize("door", ["chat", "python", "messages"])
+def test_reasoning_in_another_form_is_told_the_form_to_send(door):
+    with pytest.raises(InvalidRequest, match=r"messages\[1\] of type reasoning is not .*; reasoning is an assistant's"):
+        DOORS[door]([{"role": "user", "content": "x"}, {"type": "reasoning", "summary": []}])
 
 
 def test_settings_of_a_turn_are_no_message():

@@ -254,3 +254,13 @@ def test_no_content_type_is_a_5xx(app, text):
         headers = [(b"content-type", value.encode("latin-1"))]
         response = ask_app(app, "POST", CHAT, content=b"{}", headers=headers)
         assert response.status_code in (400, 415)
+
+
+@pytest.mark.parametrize(
+    ("codings", "status"),
+    [([""], 200), ([" "], 200), (["Identity"], 200), (["gzip"], 415), (["identity", "gzip"], 415), (["", "br"], 415)],
+)
+def test_no_content_coding_is_the_body_as_it_is_and_any_is_a_415(app, codings, status):
+    headers = [("content-type", "application/json"), *(("content-encoding", coding) for coding in codings)]
+    response = ask_app(app, "POST", CHAT, content=json.dumps(STREAMS[CHAT]), headers=headers)
+    assert response.status_code == status

@@ -410,3 +410,12 @@ def test_other_white_space_is_no_way_to_write_one(locked, space):
         with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
             connection.sendall(b"GET /v1/models HTTP/1.0\r\nAuthorization: %b\r\n\r\n" % value)
             assert read_until(connection, b"").split(b" ")[1] in (b"400", b"401")
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_several_host_headers_are_told_as_several(count):
+    headers = [("host", "localhost")] * count
+    response = ask_app(create_app(FakeLLM()), "GET", "/version", headers=headers)
+    error = error_of(response)
+    assert (response.status_code, error["code"]) == (400, "invalid_host")
+    assert error["message"] == f"the host header must be sent once, got {count} of them; send the server's alone"

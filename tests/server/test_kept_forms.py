@@ -14,7 +14,7 @@ from tests.server.dry import dry_llm
 from tests.server.http import CHAT, COMPLETIONS, LEAKS, MESSAGES, RESPONSES, USER, error_of, events, live, named_events
 from tests.support.spelt import TEXTS
 
-APART = TEXTS["letters with marks"]
+APART, FACES = TEXTS["letters with marks"], TEXTS["beyond the first plane"]
 INSIDE = (
     "NoExtension",
     "<non-verbose",
@@ -68,15 +68,19 @@ def streamed(client: httpx2.Client, **body: Any) -> tuple[str, dict[str, Any] | 
     return text, next((frame["error"] for frame in frames if "error" in frame), None)
 
 
-@pytest.mark.parametrize("name", ["letters with marks", "letters of Hangul", "names of control tokens"])
+@pytest.mark.parametrize(
+    "name", ["letters with marks", "letters of Hangul", "names of control tokens", "beyond the first plane"]
+)
 def test_a_choice_is_streamed_and_whole_as_it_was_sent_cut_anywhere(client, name):
     form = {"structured_outputs": {"choice": [TEXTS[name]]}}
     for length in (*range(1, 9), 60):
-        body = {"prompt": "x", "max_tokens": length, **form}
-        whole = client.post(COMPLETIONS, json=body).json()["choices"][0]["text"]
+        body = {"prompt": "x", "max_tokens": length, "logprobs": 0, **form}
+        choice = client.post(COMPLETIONS, json=body).json()["choices"][0]
+        whole = choice["text"]
+        assert all(offset <= len(whole) for offset in choice["logprobs"]["text_offset"])
         text, error = streamed(client, **body)
         assert text == whole and error is None
-        assert TEXTS[name].startswith(text.rstrip("\ufffd"))
+        assert TEXTS[name].startswith(text)
     assert text == TEXTS[name]
 
 
@@ -95,6 +99,20 @@ def test_values_of_schemas_are_as_they_were_sent_on_every_route(client, schema):
     (message,) = [item for item in response.json()["output"] if item["type"] == "message"]
     for text in (chat["choices"][0]["message"]["content"], message["content"][0]["text"]):
         assert json.loads(text) == {APART: APART}
+
+
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_no_route_ends_a_bound_answer_within_a_character(client, choice):
+    """Where tools go with it too, and in a stream."""
+    schema = {"type": "object", "properties": {FACES: {"const": FACES}}, "required": [FACES]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema | {"additionalProperties": False}}}
+    form = {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}
+    for length in range(1, 24, 2):
+        body = {"messages": USER, "max_tokens": length, "tools": [tool], "tool_choice": choice}
+        body |= form if choice == "auto" else {}
+        for is_stream in (False, True):
+            text = client.post(CHAT, json=body | {"stream": is_stream}).text
+            assert "max_tokens" not in text and "\\ufffd" not in text and "\ufffd" not in text
 
 
 def test_arguments_that_are_due_are_as_the_tool_says(client):

@@ -221,3 +221,14 @@ def test_a_text_that_goes_on_keeps_the_space_that_it_begins_with(kind: str) -> N
     for cut in range(len(later) + 1):
         detokenizer = Detokenizer(text, goes_on=True)
         assert detokenizer.feed(later[:cut]) + detokenizer.feed(later[cut:]) + detokenizer.flush() == " is END"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if tokenizer(kind).pieces is not None])
+def test_a_text_cut_anywhere_may_end_with_its_last_whole_character(kind: str) -> None:
+    text = tokenizer(kind)
+    for hard in HARD_TEXTS:
+        ids = text.encode(hard, add_special_tokens=False)
+        whole = text.decode(ids, skip_special_tokens=False)
+        for count in range(len(ids) + 1):
+            detokenizer = Detokenizer(text, skip_special_tokens=False, whole=True)
+            assert whole.startswith(detokenizer.feed(ids[:count]) + detokenizer.flush())

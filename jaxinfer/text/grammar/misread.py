@@ -18,6 +18,10 @@ _SIGN = re.compile(  # an escape, flags, a class by name, a set of classes, any 
 _POSSESSIVE = re.compile(r"(?:[*+?]|\{\d+(?:,\d*)?\})\+")
 _CLASSES = re.compile(r"\\[dDwWsS]$")
 _SETS = ("&&", "--", "~~", "[")
+_OWN = {  # signs of Rust's in a schema's pattern, whose ECMA has each as the sign itself
+    **{"\\A": "the text's begin; write ^ for that", "\\z": "the text's end; write $ for that"},
+    **{"\\a": "a bell; write \\x07 for that", "\\<": "a word's begin", "\\>": "a word's end"},
+}
 
 
 def misread(pattern: str, *, is_of_schema: bool = False) -> str:
@@ -31,6 +35,12 @@ def misread(pattern: str, *, is_of_schema: bool = False) -> str:
             verbose = verbose or "x" in sign.partition("-")[0]
         if verbose and sign == "\n":
             return "with the flag x an expression must be one line, and this one has several; join its lines"
+        if is_of_schema and sign in _OWN:
+            return f"{sign} must be {sign[1]} itself, as ECMA has it, and is read as {_OWN[sign]}"
+        if is_of_schema and sign in ("[]", "[^]") and not depth:
+            return (
+                f"{sign} must be a class by itself, as ECMA has it, and is read on to the next ]; write {sign[:-1]}\\]"
+            )
         if depth and before == "range" and _CLASSES.match(sign):
             return f"a range in a class must end in a character, got -{sign}; write \\- for a hyphen"
         if depth and is_of_schema and sign.startswith(_SETS) and not sign.startswith("[:"):

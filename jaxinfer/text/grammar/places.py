@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from jaxinfer.text.grammar.digits import Digits
 from jaxinfer.text.grammar.patterns import PLAIN, Pattern, pattern_of
-from jaxinfer.text.grammar.source import GUIDANCE, JSON_SCHEMA, MAX_SPACES
+from jaxinfer.text.grammar.source import GUIDANCE, JSON_SCHEMA, MAX_SPACES, NO_CODES
 
 MAX_RAW = 64  # bytes of a name or value that is kept as it is: two long ones that are alike are rare
 MAX_OPEN = 64  # objects and arrays within one another; an answer that goes deeper is followed no further
@@ -96,7 +96,7 @@ def places_of(text: str, longest: int) -> "Places | None":
         return None
     try:
         schema = json.loads(text.removeprefix(JSON_SCHEMA))
-        if not isinstance(schema, dict) or schema.pop("x-guidance", None) not in GUIDANCE:
+        if not isinstance(schema, dict) or schema.pop("x-guidance", None) not in (*GUIDANCE, NO_CODES):
             return None  # a client's own, in Lark, which may read white space in its own way
         return Places(schema, longest)
     except (ValueError, RecursionError):

@@ -11,10 +11,12 @@ import msgspec
 
 from jaxinfer.text.grammar.bounds import fractions, hold_bounds
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
+from jaxinfer.text.grammar.formats import narrow_format
 from jaxinfer.text.grammar.misread import misread
 from jaxinfer.text.grammar.parts import parts
 from jaxinfer.text.grammar.quoting import quotable
 from jaxinfer.text.grammar.readable import make_readable
+from jaxinfer.text.grammar.repeated import may_be_respelt
 from jaxinfer.text.tools.opening import Opening
 
 Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
@@ -23,6 +25,7 @@ _SPACE = rf"[\x20\x0A\x0D\x09]{{1,{MAX_SPACES}}}"
 GUIDANCE = tuple(  # how schemas are read; strict or not
     {"whitespace_pattern": _SPACE, "coerce_one_of": not strict, "lenient": not strict} for strict in (False, True)
 )
+NO_CODES = {**GUIDANCE[True], "json_allowed_escapes": 'nrbtf\\"'}  # and no \\u0061, which is an a otherwise spelt
 MAX_TEXT_CHARS = 2 << 20  # of a grammar as it is compiled: structural tags and definitions can be written many times
 _START, _JSON = "%llguidance {}\nstart: ", "%json "
 JSON_SCHEMA = _START + _JSON  # with which a grammar that is one schema begins; the schema follows
@@ -31,9 +34,11 @@ _NUMBER = re.compile(  # or a string, of what json.dumps writes; integers of 64 
 )
 _COUNTS = {f"{end}{what}" for end in ("min", "max") for what in ("Length", "Items", "Properties")}
 _MAY_CHANGE = re.compile(  # as _as_meant writes it
-    r'\d{10}|\d[eE]|"(?:pattern|exclusiveM|propertyN|\$?id": "|\$ref": "[^"]+(?:[^!-~]|[#%<>[\]\\^`{|}])|'
+    r'\d{10}|\d[eE]|"format": "(?:date|time|hostname)|'
+    r'"(?:pattern|exclusiveM|propertyN|\$?id": "|\$ref": "[^"]+(?:[^!-~]|[#%<>[\]\\^`{|}])|'
     r'\$schema": "(?!http(?:s://json-schema\.org/draft/2020-12|://json-schema\.org/draft-07)/schema#?"))'
 )
+_NAMES = re.compile('"(?:properties|required|patternProperties)": ')  # the same; to look for them part by part is slow
 _NOTE = "as it is written here: "  # begins the comment of a part that `guided` has changed
 _MAX_COUNT = (1 << 32) - 1
 AS_SENT = "\n# as sent"  # ends a grammar that a client wrote, which may be ambiguous as none of ours is
@@ -95,6 +100,8 @@ def guided(schema: Any, *, strict: bool) -> str:
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
     written = json.dumps(schema := {**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
+    if strict and _NAMES.search(written) and may_be_respelt(schema):
+        written = json.dumps(schema := {**schema, "x-guidance": NO_CODES}, ensure_ascii=False)
     if _MAY_CHANGE.search(written):
         written = json.dumps(_as_meant(schema, strict=strict), ensure_ascii=False)
     return _NUMBER.sub(_spelt_number, written)
@@ -106,6 +113,7 @@ def _as_meant(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
     beside = fractions(part for part, _ in parts(schema))
     for part, _ in parts(schema):
         _note(part, make_readable(part, strict=strict) + hold_bounds(part, beside), strict)
+        narrow_format(part)
         part.update(dict.fromkeys(_too_large(part), _MAX_COUNT))
         if isinstance(part.get("pattern"), str):
             part["pattern"] = quotable(part["pattern"])

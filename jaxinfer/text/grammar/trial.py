@@ -32,6 +32,7 @@ from jaxinfer.text.grammar.lexemes import heavy_lexemes, largest_repetition
 from jaxinfer.text.grammar.misread import misread_in_schema
 from jaxinfer.text.grammar.parts import parts
 from jaxinfer.text.grammar.reasons import DEAD_END, FORCED, NO_SIGN, NOTHING, TOO_COMPLEX, reason_of
+from jaxinfer.text.grammar.repeated import COUNTED_AGAIN, counted_again
 from jaxinfer.text.grammar.source import JSON_SCHEMA, MAX_TEXT_CHARS, Constraint, guided, notes_of, source_of
 from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 from jaxinfer.text.tokenizer import Tokenizer
@@ -55,9 +56,9 @@ _SCHEMA = re.compile("%json ")
 _TOOL = re.compile(
     r'"name": ("(?:[^"\\]|\\.)*")|<function=(.*)>|^([^"<]+)[(>]$|([\w.-]+)\n(?:```json\n)?$'
 )  # as rules of calls begin
-# llguidance's words for what strict alone refuses
+# llguidance's words, and ours, for what strict alone refuses
 _LEFT_OUT = (
-    *("Unimplemented keys", "Unknown format", "oneOf constraints", "min/maxProperties only"),
+    *("Unimplemented keys", "Unknown format", "oneOf constraints", "min/maxProperties only", COUNTED_AGAIN),
     *("look-around", "backreferences"),
 )
 
@@ -119,7 +120,13 @@ def _alone(body: str) -> Constraint:
 
 def _is_lenient(body: str) -> bool:
     """Whether its tool is not strict."""
-    return bool(json.loads(body.removeprefix("%json "))["x-guidance"]["lenient"])
+    return _lets(json.loads(body.removeprefix("%json ")))
+
+
+def _lets(schema: Any) -> bool:
+    """Whether what it cannot be held to is left out."""
+    guidance = schema.get("x-guidance") if isinstance(schema, dict) else None
+    return isinstance(guidance, dict) and guidance.get("lenient") is True
 
 
 def _name_in(head: str) -> str:
@@ -136,7 +143,7 @@ def _name_in(head: str) -> str:
 
 
 def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
-    text, rules = "", None
+    text, rules, notes = "", None, list[str]()
     try:
         with panics_as_exceptions("llguidance"):
             text = source_of(constraint, control_tokens)
@@ -145,6 +152,10 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
         for schema in _schemas(text):
             if why := endless(schema) or inexact(schema) or misread_in_schema(schema):
                 return Tried(error=why)
+            counted = list(counted_again(schema))
+            if counted and not _lets(schema):
+                return Tried(error=counted[0])
+            notes += counted
         rules = rules_of(text) if constraint.kind == "grammar" else None
         matcher = new_matcher(vocabulary, text)
         if rules is not None and (rule := without_end(rules)) is not None:
@@ -161,7 +172,7 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
         return Tried(error=_with_its_place(str(error)[:400], text, rules))
     except (RecursionError, MemoryError):
         return Tried(error="it must be small enough to be read, it is nested too deeply or too large; make it smaller")
-    notes = [note for schema in _schemas(text) for note in notes_of(schema)]
+    notes += [note for schema in _schemas(text) for note in notes_of(schema)]
     warnings = (*constraint.warnings, *warnings_of(matcher), *dict.fromkeys(notes))
     if why := _fault_of_a_beginning(vocabulary, matcher) or _fault_of_a_lexeme(vocabulary, text, rules):
         return Tried(error=_with_its_place(why, text, rules))

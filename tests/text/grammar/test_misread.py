@@ -32,7 +32,6 @@ LEFT = [
     "[[:alpha:]]",
     "a&&b--",
     r"[\[]",
-    "[^]]",
     r"a\++",
     r"\?+",
     "[+]+",
@@ -107,3 +106,34 @@ def test_an_expression_that_is_taken_has_the_texts_that_python_gives_it(vocabula
     for said in ("", "a", "b", "5", "!", "-", "]", "/", "\\", "d", "\n", "A-9]", "a5", "ab"):
         is_match = expected.search(said) if is_of_schema else expected.fullmatch(said)
         assert takes(matcher, tokenizer, json.dumps(said) if is_of_schema else said) == (is_match is not None), said
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from("AZaz<>bBGQEhHK"), st.sampled_from(["", "x", "[ab]"]), st.sampled_from(["", "[ab]"]))
+def test_an_escape_that_is_the_sign_itself_to_ecma_is_read_so_or_refused(vocabulary, tokenizer, sign, before, behind):
+    """But for the ends of words, which both know."""
+    pattern = f"^{before}\\{sign}{behind}$"
+    schema = {"type": "string", "pattern": pattern}
+    if sign in "bB" or misread_in_schema(schema):
+        assert sign not in "ZQ"
+        return
+    try:
+        matcher = new_matcher(vocabulary, JSON_SCHEMA + guided(schema, strict=True))
+    except InvalidRequest:
+        return
+    text = before.replace("[ab]", "a") + sign + behind.replace("[ab]", "a")
+    assert takes(matcher, tokenizer, json.dumps(text))
+
+
+@pytest.mark.parametrize(
+    "pattern", ["^[]a]$", "^[^]a]$", "a[]", "[^]", "[^]]", r"\Aa\z", r"a\z", "[[:alpha:]][]b]", r"\a"]
+)
+def test_what_ecma_reads_otherwise_is_refused_with_what_to_write(pattern):
+    why = misread_in_schema({"type": "string", "pattern": pattern})
+    assert "as ECMA has it, and is read" in why and "; write " in why and why.endswith("at '#/pattern'")
+    assert misread(pattern) == ""
+
+
+@pytest.mark.parametrize("pattern", [r"^[\]a]$", r"[^\]]", r"\\A", r"[a]\]", r"\\z"])
+def test_brackets_and_letters_that_are_escaped_as_ecma_has_them_stay(pattern):
+    assert misread_in_schema({"type": "string", "pattern": pattern}) == ""
