@@ -26,7 +26,7 @@ from jaxinfer.checkpoint.placement import Placement, Shard, devices_of, shape_ov
 from jaxinfer.checkpoint.resolve import Checkpoint
 from jaxinfer.checkpoint.weights import Weights, check_tensors, leaf_specs, named_as_stored
 from jaxinfer.errors import CheckpointError, ConfigError
-from jaxinfer.models.parameters import ParamSpec, held, num_bytes
+from jaxinfer.models.parameters import ParamSpec, held, num_bytes, quantized_matrices
 
 CHUNK_BYTES = 64 * 2**20
 NUM_READERS = min(6, os.cpu_count() or 1)
@@ -105,7 +105,7 @@ def make_room_for(spec_tree: Any, dtype: jax.typing.DTypeLike, placement: Placem
 
     Raises DeviceError unless every device has room for its parameters; ConfigError for quantized ones over a mesh.
     """
-    if isinstance(placement, Mesh) and any(spec.format for spec in leaf_specs(spec_tree)):
+    if isinstance(placement, Mesh) and quantized_matrices(spec_tree):
         raise ConfigError("quantization needs a model on one device, got a mesh; leave it out")
     per_device = params_bytes(spec_tree, dtype, placement)
     devices = devices_of(placement)
@@ -151,9 +151,12 @@ def _ranges(size: int, step: int) -> list[range]:
 
 
 def _staging_dtype(weights: Weights, shard: Shard) -> np.dtype:
-    """The stored type of the shard's sources; float32, which holds all of them, when they differ."""
+    """The stored type of the shard's sources; float32, which holds all of them, when they differ.
+
+    Scales are float32 too: devices need not know the types that they are stored in.
+    """
     stored = {weights.view(name).dtype for layer in shard.layers for name in shard.spec.sources[layer]}
-    return stored.pop() if len(stored) == 1 else np.dtype(np.float32)
+    return stored.pop() if len(stored) == 1 and not shard.spec.positive else np.dtype(np.float32)
 
 
 def _check_finite(weights: Weights, names: list[str], readers: concurrent.futures.Executor) -> None:
@@ -243,11 +246,15 @@ def _read_rows(weights: Weights, name: str, shard: Shard, rows: range, out: np.n
     """Copy rows of a source, as the model has them, out of its file."""
     layout = shard.spec.layout
     wanted = layout.file_rows(rows)
-    touched = range(0, weights[name].shape[0]) if layout.transposed else range(int(wanted.min()), int(wanted.max()) + 1)
-    weights.will_need(name, touched)
+    touched = range(int(wanted.min()), int(wanted.max()) + 1)
     source = weights.view(name)
+    if layout.transposed:
+        touched = range(source.shape[0])
+    if layout.ones_may_be_left_out:
+        source = source.reshape(-1, *shard.group_shape[1:])
+    weights.will_need(name, touched)
     source = source.T if layout.transposed else source
-    if layout.order:
+    if layout.order or layout.shared > 1:
         source = source[wanted][(slice(None), *shard.rest)]
     else:
         source = source[(slice(rows.start, rows.stop), *shard.rest)]

@@ -16,6 +16,7 @@ from jaxinfer_kernels.linear.quantized import Format, Quantized, quantize, quant
 
 Init = Literal["normal", "ones", "zeros"]
 May = Literal["be quantized", "have 8 bits"]
+FLOATS = ("BF16", "F16", "F32")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,17 +25,22 @@ class FileLayout:
 
     transposed: a matrix is [in, out].    order: of rows within each block of len(order), the file's row for each of the
     model's. So interleaved rotary pairs of heads of 4 are (0, 2, 1, 3).
+    shared: rows of the model's that each are the same row of the file's.
+    ones_may_be_left_out: of its shape in the file, as a number for all may be [], [1] or [1, 1].
     """
 
     transposed: bool = False
     order: tuple[int, ...] = ()
+    shared: int = 1
+    ones_may_be_left_out: bool = False
 
     def __post_init__(self) -> None:
         assert sorted(self.order) == list(range(len(self.order))), "an order names each row of a block once"
+        assert self.shared == 1 or not (self.order or self.transposed), "what is shared is in order"
 
     def file_rows(self, rows: range) -> np.ndarray:
         """The file's row for each of these rows of the model's."""
-        index = np.arange(rows.start, rows.stop)
+        index = np.arange(rows.start, rows.stop) // self.shared
         if not self.order:
             return index
         within = index % len(self.order)
@@ -61,6 +67,8 @@ class ParamSpec:
     may: of a matrix [N, K] that only layers.linear, layers.embedding and products.logits take: "be quantized" into what
       is asked for, or at least "have 8 bits", where fewer are asked for too; None: it stays an array.
     format: in which it is held; None: as an array.
+    types: what its tensors may be stored as, as safetensors spells it.    positive: each number is finite and above 0.
+    beside: names of tensors that may be there as well and that nobody reads, as sources.
     """
 
     shape: tuple[int, ...]
@@ -75,6 +83,9 @@ class ParamSpec:
     copied: tuple[bool, ...] = ()
     may: May | None = None
     format: Format | None = None
+    types: tuple[str, ...] = FLOATS
+    positive: bool = False
+    beside: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         layers = len(self.sources)
@@ -93,8 +104,15 @@ class ParamSpec:
 
     def source_shape(self, index: int) -> tuple[int, ...]:
         """The shape that the `index`-th tensor of every group must have in its file."""
-        shape = self.rows[index], *self.group_shape[1:]
+        shape = -(-self.rows[index] // self.layout.shared), *self.group_shape[1:]
         return shape[::-1] if self.layout.transposed else shape
+
+    def takes(self, index: int, shape: tuple[int, ...]) -> bool:
+        """Whether the `index`-th tensor of a group may have this shape in its file."""
+        wanted = self.source_shape(index)
+        if not self.layout.ones_may_be_left_out:
+            return shape == wanted
+        return [size for size in shape if size != 1] == [size for size in wanted if size != 1]
 
     @property
     def _block(self) -> int:
@@ -177,6 +195,12 @@ def dtype_of(specs: Any, params: Any) -> Any:
 def held(values: jax.Array, kind: Format | None, dtype: Any) -> jax.Array | Quantized:
     """A leaf's values in its format; as they are where it has none."""
     return values if kind is None else quantize(values, kind, dtype)
+
+
+def quantized_matrices(specs: Any) -> list[ParamSpec | Quantized]:
+    """Of a tree of specs what is held in fewer bits: to be rounded as it is loaded, or as it was published."""
+    leaves = jax.tree.leaves(specs, is_leaf=lambda node: isinstance(node, Quantized))
+    return [leaf for leaf in leaves if leaf.format is not None]
 
 
 def num_bytes(specs: Any, dtype: Any) -> int:

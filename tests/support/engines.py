@@ -47,7 +47,7 @@ def build(folder: Path, executables: Path, **limits: object) -> tuple[EngineConf
     model = family.config_from_hf(checkpoint.config)
     concrete = dataclasses.replace(SMALL, vocab_size=model.vocab_size, **limits)
     device = jax.devices("cpu")[0]
-    params = load_params(checkpoint, family.parameters(model), model.dtype, device)
+    params = load_params(checkpoint, family.specs(model), model.dtype, device)
     runner = DeviceRunner(model, family, params, concrete, device)
     runner.warm_up(lambda *progress: None, ExecutableCache(executables))
     warming: Future[None] = Future()
