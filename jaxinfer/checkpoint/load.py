@@ -26,9 +26,11 @@ from jaxinfer.checkpoint.placement import Placement, Shard, devices_of, shape_ov
 from jaxinfer.checkpoint.resolve import Checkpoint
 from jaxinfer.checkpoint.weights import Weights, check_tensors, leaf_specs, named_as_stored
 from jaxinfer.errors import CheckpointError, ConfigError
+from jaxinfer.models.file_layout import FileLayout
 from jaxinfer.models.parameters import ParamSpec, held, num_bytes, quantized_matrices
 
 CHUNK_BYTES = 64 * 2**20
+PACKED_BYTES = 2**20  # of a tensor that is packed anew: what is done at once
 NUM_READERS = min(6, os.cpu_count() or 1)
 MAX_IN_FLIGHT = 4  # chunks handed to the devices and not yet known to have arrived
 ALIGNMENT = 64  # XLA's CPU client then uses the buffer itself instead of a copy
@@ -244,21 +246,13 @@ def _read(weights: Weights, chunk: _Chunk) -> np.ndarray:
 
 def _read_rows(weights: Weights, name: str, shard: Shard, rows: range, out: np.ndarray) -> None:
     """Copy rows of a source, as the model has them, out of its file."""
-    layout = shard.spec.layout
-    wanted = layout.file_rows(rows)
-    touched = range(int(wanted.min()), int(wanted.max()) + 1)
-    source = weights.view(name)
-    if layout.transposed:
-        touched = range(source.shape[0])
-    if layout.ones_may_be_left_out:
-        source = source.reshape(-1, *shard.group_shape[1:])
+    layout, shape = shard.spec.layout, weights[name].shape
+    touched = layout.touched(rows, shape[0] if shape else 1)
     weights.will_need(name, touched)
-    source = source.T if layout.transposed else source
-    if layout.order or layout.shared > 1:
-        source = source[wanted][(slice(None), *shard.rest)]
-    else:
-        source = source[(slice(rows.start, rows.stop), *shard.rest)]
-    _copy(out, source)
+    # What is packed anew is there several times meanwhile.
+    at_once = len(rows) if isinstance(layout, FileLayout) else max(1, PACKED_BYTES // out[0].nbytes)
+    for some in _ranges(len(rows), at_once):
+        _copy(out[some.start : some.stop], layout.read(weights.view(name), rows[some.start : some.stop], shard.rest))
     weights.release(name, touched)
 
 

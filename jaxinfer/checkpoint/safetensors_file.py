@@ -32,6 +32,7 @@ NUMPY_DTYPES: Mapping[str, np.dtype] = {
     "F32": np.dtype(np.float32),
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "I32": np.dtype(np.int32),
 }
 """The stored types that parameters are read from; of which of them a leaf may be, its spec says."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxinfer.checkpoint.safetensors_file import SafetensorsFile, TensorEntry, shown
+from jaxinfer.checkpoint.safetensors_file import NUMPY_DTYPES, SafetensorsFile, TensorEntry, shown
 from jaxinfer.errors import CheckpointError
 from jaxinfer.models.parameters import ParamSpec
 
@@ -93,9 +93,12 @@ def named_as_stored(spec_tree: Any, weights: Weights) -> Any:
         short = name.removeprefix(BODY)
         return short if name not in weights and short in weights else name
 
+    def all_stored(groups: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(map(stored, group)) for group in groups)
+
     def renamed(spec: ParamSpec) -> ParamSpec:
-        sources, beside = (tuple(tuple(map(stored, group)) for group in one) for one in (spec.sources, spec.beside))
-        return dataclasses.replace(spec, sources=sources, beside=beside)
+        beside = tuple(dataclasses.replace(one, names=all_stored(one.names)) for one in spec.beside)
+        return dataclasses.replace(spec, sources=all_stored(spec.sources), beside=beside)
 
     return jax.tree.map(renamed, spec_tree)
 
@@ -109,14 +112,21 @@ def check_tensors(spec_tree: object, weights: Weights) -> None:
     specs = leaf_specs(spec_tree)
     sources = [(name, spec, index) for spec in specs for group in spec.sources for index, name in enumerate(group)]
     wanted = {name: spec.source_shape(index) for name, spec, index in sources}
-    known = wanted.keys() | {name for spec in specs for group in spec.beside for name in group}
+    beside = {
+        name: one.holds
+        for spec in specs
+        for one in spec.beside
+        for group in one.names
+        for name in group
+        if name not in wanted and name in weights
+    }
     missing = [
         f"missing: {shown(name)} of shape {list(shape)}" for name, shape in wanted.items() if name not in weights
     ]
     unexpected = [
         f"{weights[name]} is not part of the model in config.json"
         for name in weights
-        if name not in known and not _is_harmless(name, weights, wanted)
+        if name not in wanted and name not in beside and not _is_harmless(name, weights, wanted)
     ]
     held = [(weights[name], spec, index) for name, spec, index in sources if name in weights]
     wrong = [
@@ -130,10 +140,11 @@ def check_tensors(spec_tree: object, weights: Weights) -> None:
         if entry.dtype not in spec.types
     ]
     faults = _clip(missing) + _clip(unexpected) + _clip(wrong)
-    # Numbers are looked at only where their shapes and types are right: else there may be any amount of them.
-    faults = faults or _clip(
-        [fault for entry, spec, _ in held if spec.positive for fault in _not_positive(entry, weights)]
-    )
+    if not faults:  # numbers are looked at where shapes and types are right: else there may be any amount of them
+        faults = _clip(
+            [fault for entry, spec, _ in held if spec.positive for fault in _not_positive(entry, weights)]
+            + [fault for name, holds in beside.items() for fault in _not_as_said(weights[name], holds, weights)]
+        )
     if faults:
         _raise(weights.paths, "the tensors must be exactly those of the model in config.json", faults)
 
@@ -145,6 +156,20 @@ def _not_positive(entry: TensorEntry, weights: Weights) -> list[str]:
     if not bad.size:
         return []
     return [f"{entry} must hold finite numbers above 0, {bad.size} of its {values.size} are not, as {bad.flat[0]}"]
+
+
+def _not_as_said(entry: TensorEntry, holds: str | int, weights: Weights) -> list[str]:
+    """holds: as Beside.holds."""
+    if holds == "anything":
+        return []
+    if entry.dtype not in NUMPY_DTYPES or len(entry.shape) != 1:
+        return [f"{entry} must be a list of {' or '.join(NUMPY_DTYPES)}, got {list(entry.shape)} of {entry.dtype}"]
+    values = weights.view(entry.name)
+    if isinstance(holds, str):
+        return [f"{entry} must be 0, as the model has no such bias; it is not"] if values.astype(bool).any() else []
+    if np.array_equal(values, np.arange(len(values)) // holds):
+        return []
+    return [f"{entry} must count groups of {holds} columns in order, it does not: desc_act is not supported"]
 
 
 def _is_harmless(name: str, weights: Weights, wanted: Mapping[str, tuple[int, ...]]) -> bool:

@@ -13,13 +13,21 @@ import jax
 from jax.sharding import PartitionSpec
 
 from jaxinfer.errors import CheckpointError
-from jaxinfer.models.parameters import FileLayout, ParamSpec
-from jaxinfer.models.published import HEAD, Published, Scheme
+from jaxinfer.models.file_layout import FileLayout, Int4Layout, Part
+from jaxinfer.models.parameters import Beside, ParamSpec
+from jaxinfer.models.published import HEAD, Fp8, Int4, Published
+from jaxinfer_kernels.linear import packed4
 from jaxinfer_kernels.linear.quantized import Format, Quantized
 
 BLOCK = 128  # rows and columns of a block
 SCALES = ("F32", "BF16", "F16", "F8_E8M0")  # what scales may be stored as
 WEIGHT = ".weight"
+_TYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+_INT4_NAMES: tuple[dict[Part, str], ...] = (
+    {"values": "weight_packed", "scales": "weight_scale", "zeros": "weight_zero_point"},
+    {"values": "qweight", "scales": "scales", "zeros": "qzeros"},
+)
+_SPREAD = 4.6  # the standard deviation of -8 .. 7
 
 
 def as_published(specs: Any, published: Published, rounded: Format | None = None) -> Any:
@@ -29,6 +37,7 @@ def as_published(specs: Any, published: Published, rounded: Format | None = None
     Raises CheckpointError for matrices that are fused and not stored alike.
     """
     mixed: list[str] = []
+    faults: list[str] = []
 
     def of(spec: ParamSpec) -> ParamSpec | Quantized:
         modules = [name.removesuffix(WEIGHT) for group in spec.sources for name in group]
@@ -41,9 +50,20 @@ def as_published(specs: Any, published: Published, rounded: Format | None = None
             return spec
         if schemes[0] is None:
             return spec
-        return fp8(spec, schemes[0]) if rounded is None else dataclasses.replace(spec, format=rounded)
+        if isinstance(schemes[0], Int4):
+            faults.extend(int4_faults(spec, schemes[0]))
+        if faults or rounded is not None:
+            return dataclasses.replace(spec, format=rounded)
+        return int4(spec, schemes[0]) if isinstance(schemes[0], Int4) else fp8(spec, schemes[0])
 
     tree = jax.tree.map(of, specs)
+    if faults:
+        more = [f"and {len(faults) - 12} more"] if len(faults) > 12 else []
+        lines = "".join(f"\n  - {line}" for line in [*faults[:12], *more])
+        raise CheckpointError(
+            "config.json: matrices in int4 must have rows in multiples of 64, columns in multiples of 128, and whole "
+            f"groups of 32, 64, 128 or all columns:{lines}\ntake a checkpoint in FP8, or the original in bfloat16"
+        )
     if mixed:
         more = [f"and {len(mixed) - 12} more"] if len(mixed) > 12 else []
         lines = "".join(f"\n  - {line}" for line in [*mixed[:12], *more])
@@ -55,7 +75,7 @@ def as_published(specs: Any, published: Published, rounded: Format | None = None
     return tree
 
 
-def fp8(spec: ParamSpec, scheme: Scheme) -> Quantized:
+def fp8(spec: ParamSpec, scheme: Fp8) -> Quantized:
     """A matrix whose values are float8_e4m3fn."""
     rows, columns = spec.shape
     if scheme.sharing == "block":
@@ -77,10 +97,52 @@ def fp8(spec: ParamSpec, scheme: Scheme) -> Quantized:
         types=SCALES,
         positive=True,
     )
-    values = dataclasses.replace(
-        spec, may=None, dtype="float8_e4m3fn", types=("F8_E4M3",), beside=_renamed(spec, "input_scale")
-    )
+    beside = (Beside(_renamed(spec, "input_scale")),)
+    values = dataclasses.replace(spec, may=None, dtype="float8_e4m3fn", types=("F8_E4M3",), beside=beside)
     return Quantized(values, scales, Format.FP8, block=block)
+
+
+def int4_faults(spec: ParamSpec, scheme: Int4) -> list[str]:
+    """What keeps a matrix from being held in tiles."""
+    columns = spec.shape[1]
+    group = scheme.group or columns
+    return [
+        f"{name.removesuffix(WEIGHT)} has {rows} rows and {columns} columns in groups of {group}"
+        for name, rows in zip(spec.sources[0], spec.rows, strict=True)
+        if not packed4.supported(rows, columns) or columns % group
+    ]
+
+
+def int4(spec: ParamSpec, scheme: Int4) -> Quantized:
+    """A matrix of 4 bits, in tiles of 64 rows."""
+    columns = spec.shape[1]
+    names = _INT4_NAMES[scheme.packing != "compressed-tensors"]
+    tiles = tuple(rows // packed4.ROWS for rows in spec.rows)
+    beside = [Beside(_renamed(spec, "weight_shape"))]
+    if scheme.packing.startswith("gptq"):
+        # its tools save a bias for each matrix, of zeros where the model has none
+        beside = [Beside(_renamed(spec, "g_idx"), scheme.group or columns), Beside(_renamed(spec, "bias"), "zeros")]
+
+    def part(name: Part, width: int, last: int, dtype: str, types: tuple[str, ...], **more: Any) -> ParamSpec:
+        return ParamSpec(
+            (sum(tiles), width, last),
+            _renamed(spec, names[name]),
+            tiles,
+            PartitionSpec(None, None, None),
+            dtype=dtype,
+            types=types,
+            layout=Int4Layout(scheme.packing, name),
+            **more,
+        )
+
+    groups = columns // (scheme.group or columns)
+    values = part("values", columns // 16, packed4.COLUMNS, "int32", ("I32",), init="bits", beside=tuple(beside))
+    of_type, ordinary = (_TYPES[scheme.scales],), 1 / (_SPREAD * columns**0.5)
+    scales = part("scales", groups, packed4.ROWS, scheme.scales, of_type, init=ordinary, positive=True)
+    # GPTQ stores zeros where 8 stands for 0, too
+    has_zeros = scheme.zeros or scheme.packing.startswith("gptq")
+    zeros = part("zeros", groups, packed4.ROWS, "uint8", ("I32",), init=float(packed4.ZERO)) if has_zeros else None
+    return Quantized(values, scales, Format.PACKED4, zeros=zeros)
 
 
 def _renamed(spec: ParamSpec, last: str) -> tuple[tuple[str, ...], ...]:

@@ -191,6 +191,7 @@ def config_from_hf(raw: Mapping[str, Any]) -> DenseConfig:
         config.refuse("num_key_value_heads", f"must divide num_attention_heads ({heads})", CHECK)
     hidden = config.integer("hidden_size")
     vocab_size = config.integer("vocab_size")
+    dtype = checkpoint_dtype(config)
     known_size = vocab_size if config.value("vocab_size") is vocab_size else None
     stated_position = config.integer("max_position_embeddings", high=UNBOUNDED)
     angles = rope.rope_from_hf(config, stated_position)
@@ -210,8 +211,8 @@ def config_from_hf(raw: Mapping[str, Any]) -> DenseConfig:
         qkv_bias=traits.qkv_bias,
         qk_norm=traits.qk_norm,
         tie_embeddings=config.flag("tie_word_embeddings") or is_headless(raw),
-        dtype=checkpoint_dtype(config),
-        published=published_from_hf(config),
+        dtype=dtype,
+        published=published_from_hf(config, dtype),
         bos_token_id=next(iter(token_ids(config, "bos_token_id", known_size)), None),
         eos_token_ids=token_ids(config, "eos_token_id", known_size),
     )

@@ -9,11 +9,12 @@ from typing import Literal
 
 HEAD = "lm_head"
 
+Packing = Literal["compressed-tensors", "awq", "gptq", "gptq_v2"]
 Sharing = Literal["block", "channel", "tensor"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Scheme:
+class Fp8:
     """fp8 weights.    sharing: which of them share a scale: 128 x 128 weights, a row, or all of them.
 
     scale: the last part of the name of the tensor of scales.
@@ -27,6 +28,23 @@ class Scheme:
 
 
 @dataclasses.dataclass(frozen=True)
+class Int4:
+    """Weights of 4 bits.    group: columns of a row that share a scale; None: all of them.
+
+    zeros: whether each group has a value that stands for 0; without, 8 does.    scales: the type of scales.
+    """
+
+    packing: Packing
+    group: int | None
+    zeros: bool
+    scales: str
+
+    def __str__(self) -> str:
+        zeros = " and a zero" if self.zeros else ""
+        return f"int4 with a scale{zeros} per {f'{self.group} weights' if self.group else 'channel'} ({self.packing})"
+
+
+@dataclasses.dataclass(frozen=True)
 class Published:
     """Which matrices a checkpoint stores how.
 
@@ -37,14 +55,14 @@ class Published:
     module's name must begin with. `Linear` is every module.
     """
 
-    groups: tuple[tuple[tuple[str, ...], Scheme], ...]
+    groups: tuple[tuple[tuple[str, ...], Fp8 | Int4], ...]
     excluded: tuple[str, ...] = ()
     head: bool = False
 
     def __str__(self) -> str:
         return " and ".join(dict.fromkeys(str(scheme) for _, scheme in self.groups))
 
-    def of(self, module: str) -> Scheme | None:
+    def of(self, module: str) -> Fp8 | Int4 | None:
         """How a module's matrix is stored; None as in other checkpoints."""
         if (module == HEAD and not self.head) or any(_names(name, module) for name in self.excluded):
             return None

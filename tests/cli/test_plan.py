@@ -148,7 +148,7 @@ def test_published_names_are_known_whatever_their_case(name, positions):
         ("deepseek-ai/DeepSeek-R1", "models of experts are not supported"),
         ("deepseek-ai/DeepSeek-V3.1", "models of experts are not supported"),
         ("openai/gpt-oss-20b", "models of experts are not supported"),
-        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "quantized weights other than FP8 are not supported"),
+        ("someone/Qwen3-8B-NVFP4", "quantized weights are read in FP8, AWQ and GPTQ alone"),
         ("Qwen/Qwen3-8B-GGUF", "GGUF is not supported"),
         ("x.gguf", "GGUF is not supported"),
     ],

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from jaxinfer.errors import CheckpointError, ConfigError
-from jaxinfer.models.published import Published, Scheme
+from jaxinfer.models.published import Fp8, Int4, Published
 from jaxinfer.models.quantization_config import quantization_words
 from jaxinfer.models.registry import dense
 from tests.support.checkpoints import model_config
-from tests.support.published import BLOCKS, SIZES, compressed
+from tests.support.published import AWQ, BLOCKS, GPTQ, SIZES, compressed
 
 CHANNEL = dict(num_bits=8, type="float", strategy="channel")
+PACKED = compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=64)
 FLOAT = compressed("float-quantized", **CHANNEL)
 Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
 
@@ -23,18 +24,22 @@ def read(section: Any, **overrides: Any) -> Published | None:
 @pytest.mark.parametrize(
     ("section", "scheme"),
     [
-        (BLOCKS, Scheme("block", "weight_scale_inv")),
-        (BLOCKS | {"fmt": None, "scale_fmt": "ue8m0"}, Scheme("block", "weight_scale_inv")),
-        ({"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]}, Scheme("tensor")),
-        (FLOAT, Scheme("channel")),
-        (compressed("float-quantized", num_bits=8, type="float", strategy="tensor"), Scheme("tensor")),
+        (BLOCKS, Fp8("block", "weight_scale_inv")),
+        (BLOCKS | {"fmt": None, "scale_fmt": "ue8m0"}, Fp8("block", "weight_scale_inv")),
+        ({"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]}, Fp8("tensor")),
+        (FLOAT, Fp8("channel")),
+        (compressed("float-quantized", num_bits=8, type="float", strategy="tensor"), Fp8("tensor")),
         (
             compressed("float-quantized", num_bits=8, type="float", strategy="block", block_structure=[128, 128]),
-            Scheme("block"),
+            Fp8("block"),
         ),
+        (PACKED, Int4("compressed-tensors", 64, False, "float32")),
+        (AWQ | {"modules_to_not_convert": None, "backend": "autoawq"}, Int4("awq", 64, True, "float32")),
+        (GPTQ | {"damp_percent": 0.01, "true_sequential": True}, Int4("gptq", 128, True, "float32")),
+        (GPTQ | {"checkpoint_format": "gptq_v2", "group_size": -1}, Int4("gptq_v2", None, True, "float32")),
     ],
 )
-def test_it_says_how_matrices_are_stored(section: dict[str, Any], scheme: Scheme) -> None:
+def test_it_says_how_matrices_are_stored(section: dict[str, Any], scheme: Fp8 | Int4) -> None:
     published = read(section)
     assert published is not None
     assert published.of(Q) == published.of(DOWN) == scheme
@@ -67,7 +72,7 @@ def test_excluded_modules_are_named_by_parts_or_by_patterns(name: str, excludes:
 
 
 def test_a_head_is_quantized_where_compressed_tensors_does_not_leave_it_out() -> None:
-    assert read(FLOAT | {"ignore": []}).of("lm_head") == Scheme("channel")
+    assert read(FLOAT | {"ignore": []}).of("lm_head") == Fp8("channel")
     assert read(BLOCKS).of("lm_head") is None
 
 
@@ -75,14 +80,14 @@ def test_of_several_groups_the_first_that_names_a_module_holds() -> None:
     group = FLOAT["config_groups"]["group_0"]
     tensor = group | {"targets": ["re:.*mlp.*"], "weights": group["weights"] | {"strategy": "tensor"}}
     published = read(FLOAT | {"config_groups": {"a": tensor, "b": group}})
-    assert (published.of(Q), published.of(DOWN)) == (Scheme("channel"), Scheme("tensor"))
+    assert (published.of(Q), published.of(DOWN)) == (Fp8("channel"), Fp8("tensor"))
     assert str(published) == "fp8 with a scale per tensor and fp8 with a scale per channel"
 
 
 REFUSED = [
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes is not supported; take a checkpoint in FP8"),
     ({"quant_method": "gguf"}, "GGUF is not supported; take a checkpoint in FP8"),
-    ({"quant_method": "hqq"}, "quant_method must be one of fp8, compressed-tensors, got 'hqq'; take"),
+    ({"quant_method": "hqq"}, "quant_method must be one of fp8, compressed-tensors, awq, gptq, got 'hqq'; take"),
     ({"quant_method": ["fp8"]}, "quant_method must be one of fp8"),
     ({"bits": 4}, "quant_method must be one of fp8.* got nothing"),
     (BLOCKS | {"fmt": "e5m2"}, "fmt must be 'e4m3' or 'float8_e4m3fn', got 'e5m2'; fp8 of e5m2 is not supported"),
@@ -101,6 +106,23 @@ REFUSED = [
     (FLOAT | {"config_groups": {"a": 1}}, "config_groups.a must be an object"),
     (compressed("float-quantized", num_bits=8, type="float", strategy="group"), "strategy must be one of block"),
     (compressed("float-quantized", **CHANNEL, symmetric=False), "weights with zero points are not supported in fp8"),
+    (AWQ | {"bits": 8}, "bits must be 4, got 8; only 4 bits are supported"),
+    (AWQ | {"bits": None}, "bits must be 4, got nothing"),
+    (AWQ | {"version": "gemv"}, "version must be 'gemm'"),
+    (AWQ | {"zero_point": False}, "AWQ without zero points"),
+    (AWQ | {"group_size": 48}, "group_size must be one of 32, 64, 128, or -1"),
+    (AWQ | {"group_size": [64]}, "group_size must be one of"),
+    (GPTQ | {"bits": 3}, "bits must be 4, got 3"),
+    (GPTQ | {"desc_act": True}, "desc_act must be false, got true; columns in another order are not supported; take"),
+    (GPTQ | {"lm_head": True}, "a head in 4 bits"),
+    (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format must be 'gptq' or 'gptq_v2', got 'marlin'"),
+    (GPTQ | {"checkpoint_format": ["gptq"]}, "checkpoint_format must be"),
+    (GPTQ | {"dynamic": {"+:.*down.*": {"bits": 8}}}, "modules that are quantized differently"),
+    (compressed("pack-quantized", num_bits=4, type="int", strategy="tensor"), "strategy must be one of group, channel"),
+    (
+        compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=64, actorder="group"),
+        "columns in another order are not supported",
+    ),
     (compressed("pack-quantized", num_bits=3, type="int", strategy="group"), "of 3 bits and type 'int'"),
 ]
 

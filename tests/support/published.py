@@ -1,6 +1,7 @@
 """Tiny checkpoints that are quantized already, and what their weights stand for: packers of our own, in numpy.
 
-Written from the layouts that transformers (FineGrainedFP8), AutoFP8 and compressed-tensors publish.
+Written from the layouts that transformers (FineGrainedFP8), AutoFP8, compressed-tensors, AutoAWQ and GPTQ's tools
+publish.
 """
 
 import json
@@ -62,6 +63,68 @@ def compressed(form: str, ignore: list[str] | None = None, **weights: Any) -> di
     }
 
 
+def _rounded4(weights: np.ndarray, group: int, *, zeros: bool, dtype: Any) -> tuple[np.ndarray, ...]:
+    """(values u8[N, K], scales [N, G], zeros u8[N, G], what they stand for)."""
+    rows, columns = weights.shape
+    groups = weights.reshape(rows, columns // group, group)
+    least, most = np.minimum(groups.min(-1), 0), np.maximum(groups.max(-1), 0)
+    scales = ((most - least) / 15 if zeros else np.abs(groups).max(-1) / 7.5).astype(dtype)
+    wide = scales.astype(np.float32)
+    zero = np.clip(np.round(-least / wide), 0, 15) if zeros else np.full(scales.shape, 8)
+    values = np.clip(np.round(groups / wide[..., None]) + zero[..., None], 0, 15)
+    exact = (values - zero[..., None]).astype(np.float32) * wide[..., None]
+    return values.reshape(rows, columns).astype(np.uint8), scales, zero.astype(np.uint8), exact.reshape(rows, columns)
+
+
+def words(numbers: np.ndarray, axis: int, order: tuple[int, ...] = tuple(range(8))) -> np.ndarray:
+    """int32: eight numbers along an axis in a word, the lowest bits first.    order: which of the eight comes when."""
+    moved = np.moveaxis(numbers, axis, -1)
+    moved = np.pad(moved, ((0, 0), (0, -moved.shape[-1] % 8)))
+    packed = np.zeros((*moved.shape[:-1], moved.shape[-1] // 8), np.uint32)
+    for place, number in enumerate(order):
+        packed |= moved[..., number::8].astype(np.uint32) << np.uint32(4 * place)
+    return np.ascontiguousarray(np.moveaxis(packed, -1, axis)).view(np.int32)
+
+
+def int4_compressed(weights: np.ndarray, group: int = 32, *, zeros: bool = False) -> Packed:
+    values, scales, zero, wide = _rounded4(weights, group, zeros=zeros, dtype=np.float32)
+    tensors = {"weight_packed": words(values, 1), "weight_scale": scales, "weight_shape": np.asarray(weights.shape)}
+    return tensors | ({"weight_zero_point": words(zero, 0)} if zeros else {}), wide
+
+
+def _int4_channel(weights: np.ndarray) -> Packed:
+    return int4_compressed(weights, weights.shape[1])
+
+
+def _int4_zeros(weights: np.ndarray) -> Packed:
+    return int4_compressed(weights, 64, zeros=True)
+
+
+def _awq(weights: np.ndarray) -> Packed:
+    values, scales, zero, wide = _rounded4(weights, 64, zeros=True, dtype=np.float16)
+    order = (0, 2, 4, 6, 1, 3, 5, 7)
+    tensors = {"qweight": words(values.T, 1, order), "qzeros": words(zero.T, 1, order)}
+    return tensors | {"scales": np.ascontiguousarray(scales.T)}, wide
+
+
+def _gptq(weights: np.ndarray, *, less: int = 1) -> Packed:
+    values, scales, zero, wide = _rounded4(weights, 128, zeros=False, dtype=np.float16)
+    tensors = {
+        "qweight": words(values.T, 0),
+        "qzeros": words(zero.T - less, 1),
+        "scales": np.ascontiguousarray(scales.T),
+        "g_idx": (np.arange(weights.shape[1]) // 128).astype(np.int32),
+        "bias": np.zeros(len(weights), np.float16),
+    }
+    return tensors, wide
+
+
+def _gptq_v2(weights: np.ndarray) -> Packed:
+    return _gptq(weights, less=0)
+
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}
 BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 FORMATS: dict[str, tuple[dict[str, Any], Callable[[np.ndarray], Packed]]] = {
     "fp8 block": (BLOCKS, _fp8_block),
@@ -70,9 +133,28 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[np.ndarray], Packed]]] = {
         compressed("float-quantized", num_bits=8, type="float", strategy="channel"),
         _fp8_channel,
     ),
+    "int4 group": (
+        compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=32),
+        int4_compressed,
+    ),
+    "int4 channel": (compressed("pack-quantized", num_bits=4, type="int", strategy="channel"), _int4_channel),
+    "int4 zeros": (
+        compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=64, symmetric=False),
+        _int4_zeros,
+    ),
+    "awq": (AWQ, _awq),
+    "gptq": (GPTQ, _gptq),
+    "gptq v2": (GPTQ | {"checkpoint_format": "gptq_v2"}, _gptq_v2),
 }
 SIZES: dict[str, Any] = dict(hidden_size=128, intermediate_size=192, head_dim=32, tie_word_embeddings=False)
 """Of the models here: a fused product of 128 + 64 + 64 rows, blocks that are not full, and several of them."""
+OF_INT4 = {"intermediate_size": 256}  # tiles of 4 bits are full
+OF_TOOLS: dict[str, Any] = OF_INT4 | {"torch_dtype": "float16"}  # AWQ and GPTQ store scales in float16
+
+
+def sizes_of(name: str) -> dict[str, Any]:
+    """Of config.json, of a model in one of FORMATS."""
+    return SIZES | (OF_TOOLS if name.startswith(("awq", "gptq")) else OF_INT4 if name.startswith("int4") else {})
 
 
 def write_published(
@@ -83,7 +165,7 @@ def write_published(
     excluded: modules, by a part of their names, that stay as they were.    overrides: keys of config.json.
     """
     section, pack = FORMATS[name]
-    sizes = SIZES | {"quantization_config": section} | overrides
+    sizes = sizes_of(name) | {"quantization_config": section} | overrides
     write_checkpoint(folder, family, **sizes)
     config = json.loads((folder / "config.json").read_text())
     stored, wide = pack_all(random_tensors(config), pack, excluded)
@@ -106,8 +188,8 @@ def pack_all(
     return stored, wide
 
 
-def write_plain(folder: Path, wide: Mapping[str, np.ndarray], family: Any = "qwen3", **overrides: Any) -> Path:
-    """Write the checkpoint of those weights, not quantized."""
-    write_checkpoint(folder, family, **(SIZES | overrides))
+def write_plain(folder: Path, wide: Mapping[str, np.ndarray], name: str, **overrides: Any) -> Path:
+    """Write the checkpoint of those weights, not quantized, in the sizes of that format's model."""
+    write_checkpoint(folder, **(sizes_of(name) | overrides))
     write_safetensors(folder / "model.safetensors", wide)
     return folder
