@@ -13,6 +13,7 @@ from jaxinfer.models.published import Packing
 from jaxinfer_kernels.linear import packed4
 
 Part = Literal["values", "scales", "zeros"]
+_ONES = np.uint32(0x11111111)  # in each of a word's eight
 IN_A_WORD = 8  # numbers of 4 bits in 32
 _AWQ = (0, 2, 4, 6, 1, 3, 5, 7)  # which of eight columns lies at each place of a word, from its lowest bits
 
@@ -77,7 +78,8 @@ class Int4Layout:
     """A part of a matrix of 4 bits, which the model takes in tiles of 64 rows (jaxinfer_kernels/linear/packed4.py).
 
     A word of 32 bits holds eight values: of a row's columns in [N, K] (compressed-tensors), of N in [K, N] (awq), or of
-    K in [K, N] (gptq). A word of zeros holds those of eight rows. The first version of gptq stores zeros less 1.
+    K in [K, N] (gptq). A word of zeros holds those of eight rows. The first version of gptq stores
+    words of zeros less 1 in each, as integers: where a zero is 0, it borrows from the next.
     """
 
     packing: Packing
@@ -115,13 +117,15 @@ class Int4Layout:
         held = source[:, wanted] if self._is_across else source[wanted]
         if self.part == "scales":
             return self._by_tile(held.T if self._is_across else held)
+        if self.part == "zeros" and self.packing == "gptq":
+            held = held.view(np.uint32) + _ONES
         order = _AWQ if self.packing == "awq" else tuple(range(IN_A_WORD))
         is_last = is_along == self._is_across  # whether the eight numbers of a word follow each other in a row
         numbers = _unpacked(held, 1 if is_last else 0, order)
         numbers = numbers.T if self._is_across else numbers
         if self.part == "values":
             return packed4.pack(numbers)
-        return self._by_tile(numbers + np.uint8(self.packing == "gptq"))
+        return self._by_tile(numbers)
 
     def _by_tile(self, parts: np.ndarray) -> np.ndarray:
         """[tiles, G, 64] of [N, G]."""

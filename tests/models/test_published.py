@@ -1,6 +1,7 @@
 """Checkpoints that are quantized already, from their files to logits: what is loaded is what was published."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,15 @@ from tests.support.published import FORMATS, sizes_of, write_plain, write_publis
 
 DEVICE = jax.devices("cpu")[0]
 MODULE = "model.layers.0.self_attn.k_proj"
-QUICK = ("fp8 block", "int4 zeros")  # where each compiles much
-some_formats = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FORMATS]
-)
+
+
+def some_formats(quick: str) -> Any:
+    """All of them, of which one is quick: each compiles much."""
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=() if name == quick else pytest.mark.slow) for name in FORMATS]
+    )
+
+
 MEMBERS = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "o": ("self_attn.o_proj",),
@@ -80,7 +86,7 @@ def test_matrices_are_loaded_as_published_and_stand_for_what_numpy_says(name: st
     assert params_bytes(specs, "float32", DEVICE) == num_bytes(specs, "float32") == of_each
 
 
-@some_formats
+@some_formats(quick="int4 zeros")
 def test_the_size_of_a_chunk_changes_nothing_and_random_weights_have_the_same_shapes(name: str, tmp_path: Path) -> None:
     write_published(tmp_path, name, num_hidden_layers=1)
     config, params = load(tmp_path)
@@ -92,13 +98,16 @@ def test_the_size_of_a_chunk_changes_nothing_and_random_weights_have_the_same_sh
     assert 0.9 < spread < 1.1
 
 
-@some_formats
+@some_formats(quick="fp8 block")
 def test_logits_are_those_of_what_the_weights_stand_for(name: str, tmp_path: Path) -> None:
     wide = write_published(tmp_path / "published", name, num_hidden_layers=1)
     config, params = load(tmp_path / "published")
     plain_config, plain = load(write_plain(tmp_path / "plain", wide, name, num_hidden_layers=1))
     tokens = np.array([3, 1, 4, 1, 5, 9])
-    found, exact = dense_logits(config, params, tokens), dense_logits(plain_config, plain, tokens)
+    found, exact = (
+        jax.jit(functools.partial(dense_logits, one))(held, tokens)
+        for one, held in ((config, params), (plain_config, plain))
+    )
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
 
 
@@ -121,21 +130,20 @@ def test_scales_may_be_powers_of_two_in_eight_bits(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(params.layers.qkv[0].widened("float32"))[128:192], exact)
 
 
-@some_formats
+@some_formats(quick="fp8 block")
 def test_they_are_rounded_again_for_kernels_that_read_no_published_format(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_published(tmp_path, name, num_hidden_layers=1)
     config, params = load(tmp_path)
-    exact = [widened(matrix) for matrix in matrices(params)]
     specs = dense.specs(dataclasses.replace(config, quantization="int8"))
-    monkeypatch.setattr(rounding, "ROWS", 128)
-    rounded = rounding.round_again(specs, params, np.dtype("bfloat16"))
-    for held, matrix in zip(matrices(rounded), exact, strict=True):
-        wanted = quantize(matrix, Format.INT8, np.dtype("bfloat16"))
-        jax.tree.map(np.testing.assert_array_equal, held, wanted)
-    assert rounded.unembed is params.unembed
-    assert num_bytes(specs, "float32") == sum(leaf.nbytes for leaf in jax.tree.leaves(rounded))
+    exact = widened(params.layers.qkv[0])
+    some, held = ({"qkv": tree.layers.qkv, "head": tree.unembed} for tree in (specs, params))
+    monkeypatch.setattr(rounding, "ROWS", 128)  # of 256
+    rounded = rounding.round_again(some, dict(held), np.dtype("bfloat16"))
+    jax.tree.map(np.testing.assert_array_equal, rounded["qkv"][0], quantize(exact, Format.INT8, np.dtype("bfloat16")))
+    assert rounded["head"] is params.unembed
+    assert num_bytes(some, "float32") == sum(leaf.nbytes for leaf in jax.tree.leaves(rounded))
 
 
 def spoiled(tensors: dict[str, np.ndarray], last: str, array: np.ndarray | None) -> dict[str, np.ndarray]:

@@ -108,10 +108,10 @@ def _awq(weights: np.ndarray) -> Packed:
 
 
 def _gptq(weights: np.ndarray, *, less: int = 1) -> Packed:
-    values, scales, zero, wide = _rounded4(weights, 128, zeros=False, dtype=np.float16)
+    values, scales, zero, wide = _rounded4(weights, 128, zeros=True, dtype=np.float16)
     tensors = {
         "qweight": words(values.T, 0),
-        "qzeros": words(zero.T - less, 1),
+        "qzeros": (words(zero.T, 1).view(np.uint32) - np.uint32(less * 0x11111111)).view(np.int32),
         "scales": np.ascontiguousarray(scales.T),
         "g_idx": (np.arange(weights.shape[1]) // 128).astype(np.int32),
         "bias": np.zeros(len(weights), np.float16),
@@ -124,7 +124,7 @@ def _gptq_v2(weights: np.ndarray) -> Packed:
 
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}
-GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": False}
 BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 FORMATS: dict[str, tuple[dict[str, Any], Callable[[np.ndarray], Packed]]] = {
     "fp8 block": (BLOCKS, _fp8_block),
