@@ -14,16 +14,13 @@ ROWS = 1024  # at once: what they stand for is in float32 meanwhile
 def round_again(spec_tree: Any, params: Any, dtype: Any) -> Any:
     """The parameters, in the formats that their specs have.
 
-    Each matrix takes its place before the next is rounded, so that at most one is there twice.
+    Each matrix is deleted when it has been rounded, so that at most one is there twice: params are given up.
     """
     specs, structure = jax.tree.flatten(spec_tree)
     leaves = structure.flatten_up_to(params)
-    del params
-    for place, spec in enumerate(specs):
-        leaf, leaves[place] = leaves[place], None
-        leaves[place] = _rounded(spec, leaf, dtype)
-        del leaf
-    return jax.tree.unflatten(structure, leaves)
+    return jax.tree.unflatten(
+        structure, [_rounded(spec, leaf, dtype) for spec, leaf in zip(specs, leaves, strict=True)]
+    )
 
 
 def _rounded(spec: ParamSpec, leaf: Any, dtype: Any) -> Any:
@@ -31,8 +28,10 @@ def _rounded(spec: ParamSpec, leaf: Any, dtype: Any) -> Any:
         return leaf
     starts = range(0, len(leaf), ROWS)
     parts = [_part(leaf.rows(start, min(start + ROWS, len(leaf))), spec.format, dtype) for start in starts]
-    whole = jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts)
-    return jax.block_until_ready(whole)
+    whole = jax.block_until_ready(jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *parts))
+    for array in jax.tree.leaves(leaf):
+        array.delete()
+    return whole
 
 
 @functools.partial(jax.jit, static_argnames=("kind", "dtype"))

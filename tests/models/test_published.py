@@ -143,6 +143,7 @@ def test_they_are_rounded_again_for_kernels_that_read_no_published_format(
     rounded = rounding.round_again(some, dict(held), np.dtype("bfloat16"))
     jax.tree.map(np.testing.assert_array_equal, rounded["qkv"][0], quantize(exact, Format.INT8, np.dtype("bfloat16")))
     assert rounded["head"] is params.unembed
+    assert all(array.is_deleted() for array in jax.tree.leaves(params.layers.qkv)), "no matrix stays twice"
     assert num_bytes(some, "float32") == sum(leaf.nbytes for leaf in jax.tree.leaves(rounded))
 
 
