@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxinfer.bench.report import Table, Value
 from jaxinfer_kernels.linear import cpu, xla
 from jaxinfer_kernels.linear.cases import MODELS
-from jaxinfer_kernels.linear.quantized import Format, quantize
+from jaxinfer_kernels.linear.quantized import ROUNDED, Format, quantize
 
 MODEL, ROWS = "Qwen3-0.6B", (1, 8, 64)  # whose product of gate and up is timed, and by so many rows
 TITLE = "linear layers"
@@ -22,7 +22,7 @@ def rows(limit: float, cold_bytes: float, repeats: int) -> Iterator[Callable[[],
     """What makes each row of the table.    limit: bytes that the machine reads in a second.    cold_bytes: of weights
     that are multiplied by before the first ones come again."""
     shape = MODELS[MODEL]
-    for kind in (None, *Format):
+    for kind in (None, *ROUNDED):
         held = weights(kind, 2 * shape.mlp, shape.width)
         for count in ROWS:
             yield functools.partial(row, kind, held, count, limit, cold_bytes, repeats)

@@ -6,6 +6,7 @@ position takes 2 to 5 s, and gives the same values on every device and however t
 
 import dataclasses
 import functools
+import math
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -77,7 +78,10 @@ def _program(kind: _Kind) -> jax.stages.Compiled:
     def fill(key: jax.Array) -> Any:
         if kind.init == "normal":
             return held(_normal(key, kind), kind.format, kind.dtype)
-        return jnp.full(kind.placed, 1 if kind.init == "ones" else 0, kind.dtype)
+        if kind.init == "bits":
+            place = jax.lax.iota(jnp.uint32, math.prod(kind.placed)).reshape(kind.placed)
+            return jax.lax.bitcast_convert_type(_mix(place ^ key), kind.dtype)
+        return jnp.full(kind.placed, {"ones": 1, "zeros": 0}.get(str(kind.init), kind.init), kind.dtype)
 
     return jax.jit(fill, out_shardings=kind.sharding).lower(jax.ShapeDtypeStruct((), jnp.uint32)).compile()
 

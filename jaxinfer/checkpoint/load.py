@@ -26,9 +26,11 @@ from jaxinfer.checkpoint.placement import Placement, Shard, devices_of, shape_ov
 from jaxinfer.checkpoint.resolve import Checkpoint
 from jaxinfer.checkpoint.weights import Weights, check_tensors, leaf_specs, named_as_stored
 from jaxinfer.errors import CheckpointError, ConfigError
-from jaxinfer.models.parameters import ParamSpec, held, num_bytes
+from jaxinfer.models.file_layout import FileLayout
+from jaxinfer.models.parameters import ParamSpec, held, num_bytes, quantized_matrices
 
 CHUNK_BYTES = 64 * 2**20
+PACKED_BYTES = 2**20  # of a tensor that is packed anew: what is done at once
 NUM_READERS = min(6, os.cpu_count() or 1)
 MAX_IN_FLIGHT = 4  # chunks handed to the devices and not yet known to have arrived
 ALIGNMENT = 64  # XLA's CPU client then uses the buffer itself instead of a copy
@@ -105,7 +107,7 @@ def make_room_for(spec_tree: Any, dtype: jax.typing.DTypeLike, placement: Placem
 
     Raises DeviceError unless every device has room for its parameters; ConfigError for quantized ones over a mesh.
     """
-    if isinstance(placement, Mesh) and any(spec.format for spec in leaf_specs(spec_tree)):
+    if isinstance(placement, Mesh) and quantized_matrices(spec_tree):
         raise ConfigError("quantization needs a model on one device, got a mesh; leave it out")
     per_device = params_bytes(spec_tree, dtype, placement)
     devices = devices_of(placement)
@@ -151,9 +153,12 @@ def _ranges(size: int, step: int) -> list[range]:
 
 
 def _staging_dtype(weights: Weights, shard: Shard) -> np.dtype:
-    """The stored type of the shard's sources; float32, which holds all of them, when they differ."""
+    """The stored type of the shard's sources; float32, which holds all of them, when they differ.
+
+    Scales are float32 too: devices need not know the types that they are stored in.
+    """
     stored = {weights.view(name).dtype for layer in shard.layers for name in shard.spec.sources[layer]}
-    return stored.pop() if len(stored) == 1 else np.dtype(np.float32)
+    return stored.pop() if len(stored) == 1 and not shard.spec.positive else np.dtype(np.float32)
 
 
 def _check_finite(weights: Weights, names: list[str], readers: concurrent.futures.Executor) -> None:
@@ -241,17 +246,13 @@ def _read(weights: Weights, chunk: _Chunk) -> np.ndarray:
 
 def _read_rows(weights: Weights, name: str, shard: Shard, rows: range, out: np.ndarray) -> None:
     """Copy rows of a source, as the model has them, out of its file."""
-    layout = shard.spec.layout
-    wanted = layout.file_rows(rows)
-    touched = range(0, weights[name].shape[0]) if layout.transposed else range(int(wanted.min()), int(wanted.max()) + 1)
+    layout, shape = shard.spec.layout, weights[name].shape
+    touched = layout.touched(rows, shape[0] if shape else 1)
     weights.will_need(name, touched)
-    source = weights.view(name)
-    source = source.T if layout.transposed else source
-    if layout.order:
-        source = source[wanted][(slice(None), *shard.rest)]
-    else:
-        source = source[(slice(rows.start, rows.stop), *shard.rest)]
-    _copy(out, source)
+    # What is packed anew is there several times meanwhile.
+    at_once = len(rows) if isinstance(layout, FileLayout) else max(1, PACKED_BYTES // out[0].nbytes)
+    for some in _ranges(len(rows), at_once):
+        _copy(out[some.start : some.stop], layout.read(weights.view(name), rows[some.start : some.stop], shard.rest))
     weights.release(name, touched)
 
 

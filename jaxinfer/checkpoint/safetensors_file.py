@@ -30,8 +30,11 @@ NUMPY_DTYPES: Mapping[str, np.dtype] = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
     "F16": np.dtype(np.float16),
     "F32": np.dtype(np.float32),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "I32": np.dtype(np.int32),
 }
-"""The stored types that parameters are read from."""
+"""The stored types that parameters are read from; of which of them a leaf may be, its spec says."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class SafetensorsFile:
         self._advise(mmap.MADV_DONTNEED, entry, rows)
 
     def _advise(self, advice: int, entry: TensorEntry, rows: range) -> None:
-        row_bytes = entry.num_bytes // entry.shape[0]
+        row_bytes = entry.num_bytes // (entry.shape[0] if entry.shape else 1)
         first, stop = entry.start + rows.start * row_bytes, entry.start + rows.stop * row_bytes
         first = first // mmap.PAGESIZE * mmap.PAGESIZE
         self._mapping.madvise(advice, first, stop - first)

@@ -19,8 +19,12 @@ from jaxinfer.models.parameters import ParamSpec
 MAX_FAULTS = 20  # of one kind in one message
 
 BODY = "model."  # before the names of a whole model's tensors, all but the head's
-# Recomputed from the config by every implementation, and saved by old versions of transformers all the same.
-HARMLESS = re.compile(r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
+# Recomputed from the config by every implementation, and saved by old versions of transformers all the same; and the
+# scales of keys and values in 8 bits, which are 16 bits here.
+HARMLESS = re.compile(
+    r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
+    r"|(model\.)?layers\.\d+\.self_attn\.(([kv]_scale)|([kv]_proj\.(output|[kv])_scale))"
+)
 
 
 class Weights:
@@ -89,8 +93,12 @@ def named_as_stored(spec_tree: Any, weights: Weights) -> Any:
         short = name.removeprefix(BODY)
         return short if name not in weights and short in weights else name
 
+    def all_stored(groups: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(map(stored, group)) for group in groups)
+
     def renamed(spec: ParamSpec) -> ParamSpec:
-        return dataclasses.replace(spec, sources=tuple(tuple(map(stored, group)) for group in spec.sources))
+        beside = tuple(dataclasses.replace(one, names=all_stored(one.names)) for one in spec.beside)
+        return dataclasses.replace(spec, sources=all_stored(spec.sources), beside=beside)
 
     return jax.tree.map(renamed, spec_tree)
 
@@ -101,11 +109,16 @@ def check_tensors(spec_tree: object, weights: Weights) -> None:
     Left-overs that mean nothing are let pass: rotary inv_freq, and an lm_head.weight of the embedding's shape that
     the model does not use because it ties the two.
     """
-    wanted = {
-        name: spec.source_shape(index)
-        for spec in leaf_specs(spec_tree)
-        for group in spec.sources
-        for index, name in enumerate(group)
+    specs = leaf_specs(spec_tree)
+    sources = [(name, spec, index) for spec in specs for group in spec.sources for index, name in enumerate(group)]
+    wanted = {name: spec.source_shape(index) for name, spec, index in sources}
+    beside = {
+        name: one.holds
+        for spec in specs
+        for one in spec.beside
+        for group in one.names
+        for name in group
+        if name not in wanted and name in weights
     }
     missing = [
         f"missing: {shown(name)} of shape {list(shape)}" for name, shape in wanted.items() if name not in weights
@@ -113,22 +126,50 @@ def check_tensors(spec_tree: object, weights: Weights) -> None:
     unexpected = [
         f"{weights[name]} is not part of the model in config.json"
         for name in weights
-        if name not in wanted and not _is_harmless(name, weights, wanted)
+        if name not in wanted and name not in beside and not _is_harmless(name, weights, wanted)
     ]
-    held = [(weights[name], shape) for name, shape in wanted.items() if name in weights]
+    held = [(weights[name], spec, index) for name, spec, index in sources if name in weights]
     wrong = [
-        f"{entry} must have shape {list(shape)}, got {list(entry.shape)}"
-        for entry, shape in held
-        if entry.shape != shape
+        f"{entry} must have shape {list(spec.source_shape(index))}, got {list(entry.shape)}"
+        for entry, spec, index in held
+        if not spec.takes(index, entry.shape)
     ]
     wrong += [
-        f"{entry} must be stored as {', '.join(NUMPY_DTYPES)}, got {entry.dtype}"
-        for entry, _ in held
-        if entry.dtype not in NUMPY_DTYPES
+        f"{entry} must be stored as {', '.join(spec.types)}, got {entry.dtype}"
+        for entry, spec, _ in held
+        if entry.dtype not in spec.types
     ]
     faults = _clip(missing) + _clip(unexpected) + _clip(wrong)
+    if not faults:  # numbers are looked at where shapes and types are right: else there may be any amount of them
+        faults = _clip(
+            [fault for entry, spec, _ in held if spec.positive for fault in _not_positive(entry, weights)]
+            + [fault for name, holds in beside.items() for fault in _not_as_said(weights[name], holds, weights)]
+        )
     if faults:
         _raise(weights.paths, "the tensors must be exactly those of the model in config.json", faults)
+
+
+def _not_positive(entry: TensorEntry, weights: Weights) -> list[str]:
+    values = weights.view(entry.name).astype(np.float32)
+    weights.release(entry.name, range(entry.shape[0] if entry.shape else 1))
+    bad = values[~(np.isfinite(values) & (values > 0))]
+    if not bad.size:
+        return []
+    return [f"{entry} must hold finite numbers above 0, {bad.size} of its {values.size} are not, as {bad.flat[0]}"]
+
+
+def _not_as_said(entry: TensorEntry, holds: str | int, weights: Weights) -> list[str]:
+    """holds: as Beside.holds."""
+    if holds == "anything":
+        return []
+    if entry.dtype not in NUMPY_DTYPES or len(entry.shape) != 1:
+        return [f"{entry} must be a list of {' or '.join(NUMPY_DTYPES)}, got {list(entry.shape)} of {entry.dtype}"]
+    values = weights.view(entry.name)
+    if isinstance(holds, str):
+        return [f"{entry} must be 0, as the model has no such bias; it is not"] if values.astype(bool).any() else []
+    if np.array_equal(values, np.arange(len(values)) // holds):
+        return []
+    return [f"{entry} must count groups of {holds} columns in order, it does not: desc_act is not supported"]
 
 
 def _is_harmless(name: str, weights: Weights, wanted: Mapping[str, tuple[int, ...]]) -> bool:

@@ -24,12 +24,12 @@ MEMORY_SHARE = 0.9  # of what is free, as gpu_memory_utilization is by default
 
 def type_words(config: Mapping[str, Any]) -> str:
     """Architecture, data type, and how it is quantized if it is."""
+    from jaxinfer.models.quantization_config import quantization_words
+
     names = config.get("architectures")
     kind = names[0] if isinstance(names, list) and names else config.get("model_type", "?")
     dtype = config.get("torch_dtype") or config.get("dtype")
-    quantization = config.get("quantization_config")
-    method = quantization.get("quant_method", "quantized") if isinstance(quantization, dict) else None
-    return ", ".join(str(word) for word in (kind, dtype, method) if word)
+    return ", ".join(str(word) for word in (kind, dtype, quantization_words(config)) if word)
 
 
 def free_memory() -> int:

@@ -77,6 +77,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         memory_bytes(params["memory"])
     with reading("the model and this machine"):
         from jaxinfer.models.registry import family_for
+        from jaxinfer.runtime.backends import as_held
         from jaxinfer.runtime.memory import backends_for, plan_for
 
         target = choose_target(params["target"], params["memory"], config.device)
@@ -86,6 +87,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         # as runtime/device.py sizes the pool
         share = config.gpu_memory_utilization if target.platform == "gpu" else 1.0
         free, backends = int(target.free_bytes * share), backends_for(config, model, target)
+        model = as_held(model, backends)
     rows = [("device", describe(target)), ("architecture", describe_model(model)), *source, *resolved.rows()]
     try:
         plan = plan_for(config, model, family, platform=target.platform, free=free, backends=backends)

@@ -8,10 +8,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
+
 from jaxinfer.cache.manager import CacheManager
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.checkpoint.load import load_params
 from jaxinfer.checkpoint.resolve import Checkpoint, needed_parts, resolve
+from jaxinfer.checkpoint.rounding import round_again
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.engine import Engine
 from jaxinfer.llm.about import model_info
@@ -20,7 +23,7 @@ from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.llm.text_side import new_compiler
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family, family_for
-from jaxinfer.runtime.backends import Launches
+from jaxinfer.runtime.backends import Launches, as_held
 from jaxinfer.runtime.cache import ExecutableCache, open_cache
 from jaxinfer.runtime.device import device_for
 from jaxinfer.runtime.memory import plan_memory
@@ -52,7 +55,9 @@ def start_core(config: EngineConfig, on_event: OnEvent, device_for: Callable[[En
     info = model_info(config, checkpoint, model)
     cache = open_cache(config.compile_cache_dir)
     device = device_for(config)
-    plan = plan_memory(config, model, family, device, fastest_backends(config, model, family, device, cache))
+    backends = fastest_backends(config, model, family, device, cache)
+    model = as_held(model, backends)
+    plan = plan_memory(config, model, family, device, backends)
     on_event(Event("plan", str(device), rows=plan.rows()))
     if cache is not None and plan.backends.launches is Launches.SEQUENCE:
         facts = Model(model, family, plan.backends), plan.limits, config.dtype_for(model.dtype), device, cache
@@ -103,6 +108,8 @@ def _load(
     if config.load_format == "dummy":
         on_event(Event("load", "random weights"))
         return dummy_params(spec, dtype, config.seed, device)
-    return load_params(
-        checkpoint, spec, dtype, device, lambda done, total, s: on_event(Event("load", "", done, total, s))
+    published = family.specs(dataclasses.replace(model, quantization=None)) if model.published else spec
+    params = load_params(
+        checkpoint, published, dtype, device, lambda done, total, s: on_event(Event("load", "", done, total, s))
     )
+    return round_again(spec, params, np.dtype(dtype)) if model.published else params

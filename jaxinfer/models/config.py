@@ -16,6 +16,7 @@ from typing import Any, Literal
 from jaxinfer.cache.spec import CacheSpec
 from jaxinfer.errors import CheckpointError
 from jaxinfer.layers.spec import Attention, Layer
+from jaxinfer.models.published import Published
 
 DType = Literal["bfloat16", "float16", "float32"]
 Quantization = Literal["int8", "int4"]
@@ -80,6 +81,7 @@ class ModelConfig(abc.ABC):
     """What all models have; hashable, so that jit can take it as a static argument. A family adds its own fields.
 
     max_position: tokens the model can address. dtype: what the checkpoint's weights were saved in.
+    published: how a checkpoint that is quantized already stores its matrices; None: it is not.
     quantization: what the weights of linear layers are rounded to; None leaves them as they are.
     bos_token_id, eos_token_ids: as config.json says; generation_config.json may say more.
     """
@@ -90,6 +92,7 @@ class ModelConfig(abc.ABC):
     max_position: int
     tie_embeddings: bool
     dtype: DType
+    published: Published | None = None
     quantization: Quantization | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
@@ -112,7 +115,7 @@ class ModelConfig(abc.ABC):
 
     def held_in(self, dtype: str) -> str:
         """What the weights of linear layers are in, in a model that is loaded in `dtype`."""
-        return self.quantization or dtype
+        return self.quantization or (dtype if self.published is None else str(self.published))
 
     def caches(self, dtype: str) -> tuple[CacheSpec, ...]:
         """What each layer remembers, where keys and values are kept in `dtype`."""
@@ -141,6 +144,10 @@ class HFConfig:
 
     def has(self, key: str) -> bool:
         return self._raw.get(key) is not None
+
+    def names(self) -> tuple[str, ...]:
+        """All keys, of a section that has names for keys."""
+        return tuple(self._raw)
 
     def is_off(self, key: str) -> bool:
         """Whether the key's feature, which a model without the key lacks, is switched off."""

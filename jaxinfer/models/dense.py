@@ -38,6 +38,7 @@ from jaxinfer.models.config import (
 )
 from jaxinfer.models.features import refuse_features
 from jaxinfer.models.parameters import LayerParams, matrices, single, stacked
+from jaxinfer.models.quantization_config import published_from_hf
 from jaxinfer_kernels.linear.quantized import Quantized
 
 PerLayer = tuple[jax.Array | Quantized, ...]
@@ -190,6 +191,7 @@ def config_from_hf(raw: Mapping[str, Any]) -> DenseConfig:
         config.refuse("num_key_value_heads", f"must divide num_attention_heads ({heads})", CHECK)
     hidden = config.integer("hidden_size")
     vocab_size = config.integer("vocab_size")
+    dtype = checkpoint_dtype(config)
     known_size = vocab_size if config.value("vocab_size") is vocab_size else None
     stated_position = config.integer("max_position_embeddings", high=UNBOUNDED)
     angles = rope.rope_from_hf(config, stated_position)
@@ -209,7 +211,8 @@ def config_from_hf(raw: Mapping[str, Any]) -> DenseConfig:
         qkv_bias=traits.qkv_bias,
         qk_norm=traits.qk_norm,
         tie_embeddings=config.flag("tie_word_embeddings") or is_headless(raw),
-        dtype=checkpoint_dtype(config),
+        dtype=dtype,
+        published=published_from_hf(config, dtype),
         bos_token_id=next(iter(token_ids(config, "bos_token_id", known_size)), None),
         eos_token_ids=token_ids(config, "eos_token_id", known_size),
     )
@@ -305,20 +308,6 @@ def _refuse_unsupported(config: HFConfig, traits: _Traits) -> None:
     if not is_off(config.value("auto_map")) and is_off(config.value("architectures")):
         cure = "code from a checkpoint is never run; name its architecture, if that is one of ours"
         config.refuse("auto_map", "must be absent where architectures names none", cure)
-    for key in ("quantization_config", "compression_config"):
-        if _quantizes(config.value(key)):
-            cure = "quantized checkpoints are not supported; use the original in bfloat16 or float16"
-            config.refuse(key, "must be absent", cure)
-
-
-def _quantizes(section: Any) -> bool:
-    """Whether a section says that weights are quantized: not where all of it, or each of its switches, is off."""
-    if not isinstance(section, dict):
-        return not is_off(section)
-    if section.get("quant_method") == "none" or all(map(is_off, section.values())):
-        return False
-    switches = [section[key] for key in ("load_in_4bit", "load_in_8bit") if key in section]
-    return section.get("quant_method") not in (None, "bitsandbytes") or not switches or not all(map(is_off, switches))
 
 
 def _refuse_sliding_windows(config: HFConfig, num_layers: int, max_position: int) -> None:

@@ -8,7 +8,8 @@ Compared on 2026-11-27 with copies of those files, and tables made of them, in p
 Llama; also Qwen3's Base and 2507, Qwen2.5-Coder and QwQ). Qwen3's Base has 32,768 positions by its model cards. QwQ was
 published with 131,072 positions, which litgpt still has; its config.json has had 40,960 since (QwenLM/QwQ issue 26).
 Qwen3-Embedding has fewer rows than Qwen3: 151,669 in the 0.6B, 151,665 in the 4B and 8B, by copies of its config.json
-in public code. Of R1's Qwen models only sizes and positions were found. No plan depends on rope_theta and rms_norm_eps.
+in public code. Of R1's Qwen models only sizes and positions were found. Of Qwen3's -FP8 versions only the method and
+its blocks of 128 x 128 were found, in public code that reads them. No plan depends on rope_theta and rms_norm_eps.
 """
 
 import difflib
@@ -25,6 +26,14 @@ QWEN3 = COMMON | {
     "head_dim": 128,
     "rope_theta": 1000000,
     "max_position_embeddings": 40960,
+}
+FP8 = {
+    "quantization_config": {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+    }
 }
 QWEN3_BASE = {"max_position_embeddings": 32768}
 QWEN3_2507 = {"rope_theta": 5000000, "max_position_embeddings": 262144}
@@ -108,6 +117,7 @@ KNOWN: dict[str, dict[str, Any]] = (
     | {f"meta-llama/Llama-{size}": shape for size, shape in _LLAMA.items()}
     | {f"Qwen/Qwen3-{size}-Base": shape | QWEN3_BASE for size, shape in _QWEN3.items() if size != "32B"}
     | {f"Qwen/Qwen3-4B-{kind}-2507": _QWEN3["4B"] | QWEN3_2507 for kind in ("Instruct", "Thinking")}
+    | {f"Qwen/Qwen3-{size}-FP8": shape | FP8 for size, shape in _QWEN3.items()}
     | {f"Qwen/Qwen3-Embedding-{size}": shape for size, shape in _EMBEDDING.items()}
     | {"deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": _QWEN3["8B"] | R1_0528}
     | {f"Qwen/Qwen2.5-Coder-{size}": shape for size, shape in _CODER.items()}
@@ -116,12 +126,12 @@ KNOWN: dict[str, dict[str, Any]] = (
 )
 _BY_FOLDED = {name.casefold(): name for name in KNOWN}
 _INSTRUCT = re.compile(r"((qwen/qwen2\.5|meta-llama/(?:meta-)?llama)-.*)-instruct")
-_QUANTIZED = r"[-_.](fp8|fp4|nvfp4|mxfp4|awq|gptq|int[48]|w[48]a(8|16)|bnb|[48]bit|exl[23])\b"
+_QUANTIZED = r"[-_.](fp4|nvfp4|mxfp4|int8|w[48]a8|bnb|exl[23])\b"
 _EXPERTS = r"-a\d+(\.\d+)?b\b|mixtral|gpt-oss|qwen3-(next|coder-)|deepseek-(v[23]|r1)(\.\d|-0528|-zero|-base)*$"
 # what a name says of a model that cannot run here
 _UNSUPPORTED = (
     (re.compile(r"gguf"), "GGUF is not supported; take the safetensors version"),
-    (re.compile(_QUANTIZED), "quantized weights (fp8, AWQ, GPTQ) are not supported; take the version in bfloat16"),
+    (re.compile(_QUANTIZED), "quantized weights are read in FP8, AWQ and GPTQ alone; take one of these, or bfloat16"),
     (re.compile(_EXPERTS), "models of experts are not supported; take a dense one, as Qwen/Qwen3-8B"),
 )
 

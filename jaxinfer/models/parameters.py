@@ -12,36 +12,23 @@ from jax.sharding import PartitionSpec
 from jaxinfer.errors import ConfigError
 from jaxinfer.layers.products import Stacked
 from jaxinfer.models.config import Quantization
+from jaxinfer.models.file_layout import AS_STORED, FileLayout, Int4Layout
 from jaxinfer_kernels.linear.quantized import Format, Quantized, quantize, quantized_shapes
 
-Init = Literal["normal", "ones", "zeros"]
+Init = Literal["normal", "bits", "ones", "zeros"] | float
 May = Literal["be quantized", "have 8 bits"]
+FLOATS = ("BF16", "F16", "F32")
 
 
 @dataclasses.dataclass(frozen=True)
-class FileLayout:
-    """How a file stores a tensor, where that is not how the model takes it.
+class Beside:
+    """Tensors that may be in the file beside a leaf's, and that no leaf reads.
 
-    transposed: a matrix is [in, out].    order: of rows within each block of len(order), the file's row for each of the
-    model's. So interleaved rotary pairs of heads of 4 are (0, 2, 1, 3).
+    holds: what their numbers must be: anything, zeros, or for each column its index // so many.
     """
 
-    transposed: bool = False
-    order: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        assert sorted(self.order) == list(range(len(self.order))), "an order names each row of a block once"
-
-    def file_rows(self, rows: range) -> np.ndarray:
-        """The file's row for each of these rows of the model's."""
-        index = np.arange(rows.start, rows.stop)
-        if not self.order:
-            return index
-        within = index % len(self.order)
-        return index - within + np.asarray(self.order)[within]
-
-
-AS_STORED = FileLayout()
+    names: tuple[tuple[str, ...], ...]
+    holds: Literal["anything", "zeros"] | int = "anything"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +40,7 @@ class ParamSpec:
       new axis 0 when `stacked`, else there is one group.
     rows: axis-0 size of each inner source, the same in every group; they add up to the concatenated axis.
     partition: mesh axis of each dimension; the name "tensor" is the tensor-parallel axis.
-    init: of random weights: normal with a standard deviation of 1/sqrt(last dimension), ones or zeros.
+    init: of random weights: normal with a standard deviation of 1/sqrt(last dimension), any bits, or one number.
     dtype: of the leaf, whatever the model is loaded in; None: that.    layout: of each source in its file.
     block: rows of a source that stay together on one device, such as a head's.
     copied: for each source, whether several devices hold copies of a block where there are fewer blocks than devices.
@@ -61,6 +48,8 @@ class ParamSpec:
     may: of a matrix [N, K] that only layers.linear, layers.embedding and products.logits take: "be quantized" into what
       is asked for, or at least "have 8 bits", where fewer are asked for too; None: it stays an array.
     format: in which it is held; None: as an array.
+    types: what its tensors may be stored as, as safetensors spells it.    positive: each number is finite and above 0.
+    beside: what else may be there.
     """
 
     shape: tuple[int, ...]
@@ -70,18 +59,21 @@ class ParamSpec:
     init: Init = "normal"
     stacked: bool = False
     dtype: str | None = None
-    layout: FileLayout = AS_STORED
+    layout: FileLayout | Int4Layout = AS_STORED
     block: int = 1
     copied: tuple[bool, ...] = ()
     may: May | None = None
     format: Format | None = None
+    types: tuple[str, ...] = FLOATS
+    positive: bool = False
+    beside: tuple[Beside, ...] = ()
 
     def __post_init__(self) -> None:
         layers = len(self.sources)
         assert layers == (self.shape[0] if self.stacked else 1), "one group of sources per stacked layer"
         assert sum(self.rows) == self.group_shape[0], "the rows of the sources fill axis 0"
         assert all(len(group) == len(self.rows) for group in self.sources), "one row count per source"
-        assert len(self.group_shape) == 2 or not self.layout.transposed, "only matrices are transposed"
+        assert len(self.group_shape) == 2 or not self._layout.transposed, "only matrices are transposed"
         assert self.may is None or (len(self.shape) == 2 and self.dtype is None), "matrices alone are quantized"
         assert len(self.copied) in (0, len(self.rows)), "each source is copied or not"
         assert not any(rows % self._block for rows in self.rows), "blocks fill each source"
@@ -93,13 +85,21 @@ class ParamSpec:
 
     def source_shape(self, index: int) -> tuple[int, ...]:
         """The shape that the `index`-th tensor of every group must have in its file."""
-        shape = self.rows[index], *self.group_shape[1:]
-        return shape[::-1] if self.layout.transposed else shape
+        return self.layout.file_shape((self.rows[index], *self.group_shape[1:]))
+
+    def takes(self, index: int, shape: tuple[int, ...]) -> bool:
+        """Whether the `index`-th tensor of a group may have this shape in its file."""
+        return self.layout.takes(self.source_shape(index), shape)
 
     @property
     def _block(self) -> int:
         """What an order moves rows within stays together too."""
-        return math.lcm(self.block, len(self.layout.order) or 1)
+        return math.lcm(self.block, len(self._layout.order) or 1)
+
+    @property
+    def _layout(self) -> FileLayout:
+        """That of its rows, where tiles have none."""
+        return self.layout if isinstance(self.layout, FileLayout) else AS_STORED
 
     def part(self, index: int, num_parts: int) -> tuple[range, ...]:
         """Of each source the rows that one device of num_parts holds.
@@ -177,6 +177,12 @@ def dtype_of(specs: Any, params: Any) -> Any:
 def held(values: jax.Array, kind: Format | None, dtype: Any) -> jax.Array | Quantized:
     """A leaf's values in its format; as they are where it has none."""
     return values if kind is None else quantize(values, kind, dtype)
+
+
+def quantized_matrices(specs: Any) -> list[ParamSpec | Quantized]:
+    """Of a tree of specs what is held in fewer bits: to be rounded as it is loaded, or as it was published."""
+    leaves = jax.tree.leaves(specs, is_leaf=lambda node: isinstance(node, Quantized))
+    return [leaf for leaf in leaves if leaf.format is not None]
 
 
 def num_bytes(specs: Any, dtype: Any) -> int:

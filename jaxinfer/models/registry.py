@@ -15,8 +15,11 @@ from jaxinfer.config import Quantization
 from jaxinfer.errors import CheckpointError, ConfigError
 from jaxinfer.layers.products import Products
 from jaxinfer.models import dense as dense_model
+from jaxinfer.models.as_published import as_published
 from jaxinfer.models.config import ModelConfig, first_architecture, shown
 from jaxinfer.models.features import features_of
+from jaxinfer.models.parameters import quantized_matrices
+from jaxinfer_kernels.linear.quantized import Format
 
 ENTRY_POINT_GROUP = "jaxinfer.models"
 
@@ -54,9 +57,16 @@ class Family:
         )
 
     def specs(self, config: ModelConfig) -> Any:
-        """The tree of ParamSpec of what is held. Raises ConfigError where nothing can be quantized as config says."""
+        """The tree of ParamSpec of what is held.
+
+        Raises ConfigError where nothing can be quantized as config says; CheckpointError where matrices that are fused
+        are not stored alike.
+        """
+        if config.published is not None:
+            rounded = None if config.quantization is None else Format(config.quantization)
+            return as_published(self.parameters(config), config.published, rounded)
         specs = jax.tree.map(lambda spec: spec.quantized(config.quantization), self.parameters(config))
-        if config.quantization and not any(spec.format for spec in jax.tree.leaves(specs)):
+        if config.quantization and not quantized_matrices(specs):
             raise ConfigError(
                 f"quantization {config.quantization} needs a family whose parameters say what may be quantized, "
                 f"{config.architecture}'s do not; leave it out"
@@ -64,9 +74,16 @@ class Family:
         return specs
 
     def model(self, raw: Mapping[str, Any], quantization: Quantization = "auto") -> ModelConfig:
-        """What config.json and the setting make. Raises CheckpointError."""
+        """What config.json and the setting make. Raises CheckpointError; ConfigError for a second quantization."""
         config = self.config_from_hf(raw)
-        return config if quantization == "auto" else dataclasses.replace(config, quantization=quantization)
+        if quantization == "auto":
+            return config
+        if config.published is not None:
+            raise ConfigError(
+                f"quantization must be auto for weights that are quantized already ({config.published}), got "
+                f"{quantization}; leave it out, or take the original in bfloat16"
+            )
+        return dataclasses.replace(config, quantization=quantization)
 
 
 def _takes(name: str, function: Callable[..., Any], arguments: tuple[str, ...], cure: str) -> None:

@@ -127,10 +127,11 @@ def choose_backends(
 
     Raises ConfigError where the setting names what cannot run, with the reason.
     """
-    if model.quantization is not None and device.platform != "cpu":
+    if device.platform != "cpu" and (held := model.quantization or model.published):
+        cure = "leave quantization out" if model.published is None else "take the original in bfloat16"
         raise ConfigError(
-            f"quantization needs a CPU, as GPUs have no kernels for it yet, got {model.quantization} on "
-            f"{device.device_kind}; set device to cpu, or leave quantization out"
+            f"quantization needs a CPU, as GPUs have no kernels for it yet, got {held} on {device.device_kind}; "
+            f"set device to cpu, or {cure}"
         )
     if setting == "xla":
         return XLA_ONLY
@@ -170,6 +171,13 @@ def _of_cpu(model: ModelConfig, dtype: jnp.dtype, page_size: int) -> Backends:
     attends = all(cpu_attention.supported(*shape, page_size, dtype) for shape in shapes)
     attention_by = Backend.CPU if attends else Backend.XLA
     return Backends(attention_by, attention_by, Backend.CPU, Backend.CPU, isa=isa)
+
+
+def as_held(model: ModelConfig, backends: Backends) -> ModelConfig:
+    """The model with its weights as they are held where these run: our kernels for CPUs read no published format."""
+    if model.published is None or backends.decode_linear is not Backend.CPU:
+        return model
+    return dataclasses.replace(model, quantization="int8")
 
 
 def head_products(backends: Backends) -> Products:

@@ -15,7 +15,7 @@ from jaxinfer.config import EngineConfig, ExtendBucket, Limits
 from jaxinfer.config import size_words as _size
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.parameters import num_bytes
+from jaxinfer.models.parameters import num_bytes, quantized_matrices
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, Described, choose_backends
 from jaxinfer.runtime.buckets import (
@@ -30,6 +30,7 @@ from jaxinfer.runtime.mask_table import mask_rows
 from jaxinfer.runtime.moving import staged_bytes
 from jaxinfer.runtime.packing import ControlColumn
 from jaxinfer.runtime.plan import MAX_LOGIT_BIAS, Sampler
+from jaxinfer_kernels.linear.quantized import Quantized
 
 GIB = 2**30
 type Missing = Callable[[int], int]
@@ -176,7 +177,7 @@ def plan_for(
         page_tables=len(layout.windows),
         **config.kept_in_limits(),
     )
-    return MemoryPlan(limits, weights, layout, temporaries, free, backends, held_words(specs, dtype, backends))
+    return MemoryPlan(limits, weights, layout, temporaries, free, backends, held_words(model, specs, dtype, backends))
 
 
 def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:
@@ -190,16 +191,21 @@ def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:
 
 def widened_bytes(specs: Any, itemsize: int) -> int:
     """Of the largest quantized matrix as XLA has it before a product."""
-    sizes = (math.prod(spec.shape) for spec in jax.tree.leaves(specs) if spec.format is not None)
+    sizes = (math.prod(matrix.shape) for matrix in quantized_matrices(specs))
     return itemsize * max(sizes, default=0)
 
 
-def held_words(specs: Any, dtype: str, backends: Backends) -> str:
+def held_words(model: ModelConfig, specs: Any, dtype: str, backends: Backends) -> str:
     """What follows the size of quantized weights: which are how, and what XLA does to them where it multiplies."""
-    formats = collections.Counter(spec.format for spec in jax.tree.leaves(specs) if spec.format is not None)
-    if not formats:
+    matrices = quantized_matrices(specs)
+    if not matrices:
         return ""
-    words = ", ".join(f"{count} {'matrix' if count == 1 else 'matrices'} in {kind}" for kind, count in formats.items())
+    kinds = collections.Counter(
+        str(model.published) if isinstance(one, Quantized) else str(one.format) for one in matrices
+    )
+    words = ", ".join(f"{count} {'matrix' if count == 1 else 'matrices'} in {kind}" for kind, count in kinds.items())
+    if model.published is not None and model.quantization is not None:
+        words += f", rounded again from {model.published}, which our kernels for CPUs do not read"
     if backends.decode_linear is Backend.CPU:
         return f": {words}"
     why = "our kernels are for bfloat16" if dtype != "bfloat16" else "there are no kernels of ours (jaxinfer doctor)"

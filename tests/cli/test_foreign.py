@@ -273,7 +273,11 @@ def test_a_verb_names_only_options_that_it_has(verb):
 @pytest.mark.parametrize(
     ("flag", "values", "cure"),
     [
-        ("--quantization", ("awq", "fp8", "gptq", "bitsandbytes"), "not yet: other methods, and checkpoints that have"),
+        (
+            "--quantization",
+            ("awq", "fp8", "gptq", "bitsandbytes"),
+            "not yet: other methods; int8 and int4 round at load",
+        ),
         ("--dtype", ("half", "float", "fp8"), "half is float16, float is float32; not yet: fp8"),
         ("--load-format", ("gguf", "bitsandbytes", "runai_streamer"), "weights are read from safetensors alone"),
         ("--device", ("tpu", "xpu", "cuda:1"), "not yet: other accelerators; the variable CUDA_VISIBLE_DEVICES picks"),

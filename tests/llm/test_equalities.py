@@ -5,10 +5,12 @@ import random
 import jax
 import pytest
 
+from jaxinfer.config import ExtendBucket
 from jaxinfer.llm.llm import LLM
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.runtime.buckets import Decode
 from tests.support.engines import build
+from tests.support.published import FORMATS, write_published
 from tests.support.tiny_runner import forget
 
 
@@ -73,6 +75,25 @@ def test_answers_do_not_depend_on_how_they_were_scheduled(folder, executables, a
         core.engine.check()
     finally:
         llm.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMATS)
+def test_answers_of_a_quantized_checkpoint_do_not_depend_on_it_either(name, executables, tmp_path):
+    write_published(tmp_path, name)
+    found, few = [], dict(decode_buckets=(1, 8), extend_buckets=(ExtendBucket(64, 8, 8),))
+    for way in (None, "together", "in chunks of 16"):
+        # in float32, for which it is promised: AWQ and GPTQ are published in float16
+        config, core = build(tmp_path, executables, dtype="float32", **few, **WAYS.get(way, {}))
+        llm = LLM.over(config, core)
+        try:
+            prompts, params = workload()
+            each = [answers(llm, [prompt], [own])[0] for prompt, own in zip(prompts, params, strict=True)]
+            found.append(each if way is None else answers(llm, prompts, params))
+            assert llm.stats().compiles_after_ready == 0
+        finally:
+            llm.close()
+    assert found == [found[0]] * 3
 
 
 def test_a_compilation_after_ready_is_counted(folder, executables):

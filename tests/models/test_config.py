@@ -205,7 +205,7 @@ def test_a_dtype_left_out_is_float32() -> None:
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config must be absent"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "quantization_config.quant_method must be one of fp8"),
         ({"hidden_act": "gelu"}, "hidden_act must be 'silu', got 'gelu'"),
         ({"attention_bias": True}, "attention_bias must be false, got true"),
         ({"mlp_bias": True}, "mlp_bias must be false"),
@@ -293,8 +293,8 @@ def test_a_dtype_left_out_is_float32() -> None:
         ({"scale_emb": 0}, "scale_emb must not be 0, since a factor of 0 leaves nothing, got 0"),
         ({"attention_multiplier": 0}, "attention_multiplier must be 0.0883883"),
         ({"attention_multiplier": "0.0883883"}, "attention_multiplier must be 0.0883883"),
-        ({"quantization_config": {"load_in_4bit": True, "load_in_8bit": False}}, "quantization_config must be absent"),
-        ({"quantization_config": {"quant_method": None, "bits": 4}}, "quantization_config must be absent"),
+        ({"quantization_config": {"load_in_4bit": True, "load_in_8bit": False}}, "quant_method must be one of fp8"),
+        ({"quantization_config": {"quant_method": None, "bits": 4}}, "quant_method must be one of fp8"),
         ({"image_token_id": 5}, "image_token_id must be absent, got 5; images are not supported"),
         ({"eos_token_id": [1, 10**7]}, "eos_token_id must be below the vocabulary's size (151936)"),
         ({"rms_norm_epsilon": 1e-5}, "did you mean 'rms_norm_eps'?"),

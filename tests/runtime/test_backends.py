@@ -19,7 +19,10 @@ from jaxinfer.cli.plan import GPUS
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.errors import ConfigError
 from jaxinfer.layers.products import CPU, XLA, Deferred, Products
+from jaxinfer.models.config import HFConfig
 from jaxinfer.models.dense import DenseConfig
+from jaxinfer.models.known import FP8
+from jaxinfer.models.quantization_config import published_from_hf
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import programs, step
 from jaxinfer.runtime.backends import (
@@ -32,6 +35,7 @@ from jaxinfer.runtime.backends import (
     Backend,
     Backends,
     Launches,
+    as_held,
     choose_backends,
     kernels_for,
 )
@@ -123,6 +127,24 @@ def test_quantized_weights_are_for_cpus_where_any_number_of_rows_is_ours(monkeyp
     for setting, gpu in itertools.product(("auto", "xla", "mosaic"), (H20, L40)):
         with pytest.raises(ConfigError, match=f"quantization needs a CPU.* got int8 on {gpu.device_kind}; set device"):
             choose_backends(setting, model, "bfloat16", 64, gpu)
+
+
+PUBLISHED = published_from_hf(HFConfig(FP8), "bfloat16")
+
+
+def test_published_formats_are_rounded_again_where_our_kernels_multiply_and_refused_on_gpus(monkeypatch):
+    device, model = jax.devices("cpu")[0], dataclasses.replace(MODEL, published=PUBLISHED)
+    monkeypatch.setattr(cpu, "best", lambda: Isa.AVX2)
+    ours = choose_backends("auto", model, "bfloat16", 16, device)
+    held = as_held(model, ours)
+    assert (held.quantization, held.held_in("bfloat16")) == ("int8", "int8")
+    assert [kernels_for(held, ours, Decode(rows)).products for rows in (1, 16)] == [CPU, CPU]
+    assert as_held(MODEL, ours) == MODEL
+    by_xla = choose_backends("auto", model, "float32", 16, device)
+    assert as_held(model, by_xla) == model
+    assert model.held_in("float32") == "fp8 with a scale per 128 x 128 weights"
+    with pytest.raises(ConfigError, match=r"quantization needs a CPU.* got fp8 .*or take the original in bfloat16"):
+        choose_backends("auto", model, "bfloat16", 64, H20)
 
 
 def test_the_setting_xla_holds_on_every_device():

@@ -11,6 +11,7 @@ from jaxinfer.cache.spec import CacheSpec, PagedKV, Recurrent
 from jaxinfer.config import EngineConfig, ExtendBucket
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.dense import DenseConfig
+from jaxinfer.models.known import KNOWN
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.buckets import MAX_EXECUTABLES, Decode, decode_sizes, draw_sizes
@@ -230,6 +231,34 @@ def test_quantized_weights_take_their_bytes_and_say_who_multiplies_them(quantiza
     assert dict(found.rows())["weights"] == words
     plain = plan(model=dataclasses.replace(model, quantization=None), backends=backends, dtype=dtype)
     widened = model.vocab_size * model.hidden_size * (4 if dtype == "float32" else 2)
+    assert found.temporaries - plain.temporaries == (widened if backends is XLA_ONLY else 0)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtype", "backends", "words"),
+    [
+        (
+            None,
+            "float32",
+            XLA_ONLY,
+            "0.99 GiB: 112 matrices in fp8 with a scale per 128 x 128 weights, which XLA widens to float32 for each "
+            "product, slowly, as our kernels are for bfloat16",
+        ),
+        (
+            "int8",
+            "bfloat16",
+            Backends(decode_linear=Backend.CPU),
+            "0.70 GiB: 112 matrices in int8, rounded again from fp8 with a scale per 128 x 128 weights, which our "
+            "kernels for CPUs do not read",
+        ),
+    ],
+)
+def test_published_weights_take_their_bytes_and_say_what_becomes_of_them(quantization, dtype, backends, words) -> None:
+    model = dense.model(KNOWN["Qwen/Qwen3-0.6B-FP8"])
+    found = plan(model=dataclasses.replace(model, quantization=quantization), backends=backends, dtype=dtype)
+    assert dict(found.rows())["weights"] == words
+    plain = plan(model=dataclasses.replace(model, published=None), backends=backends, dtype=dtype)
+    widened = 2 * model.intermediate_size * model.hidden_size * 4  # gate and up
     assert found.temporaries - plain.temporaries == (widened if backends is XLA_ONLY else 0)
 
 

@@ -16,6 +16,7 @@ from jaxinfer.llm.about import model_info
 from jaxinfer.llm.core import Core, StartCore
 from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.llm.text_side import new_compiler
+from jaxinfer.models.config import DType
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime import programs
 from jaxinfer.runtime.cache import ExecutableCache
@@ -36,18 +37,22 @@ DEMO = {"device": "cpu", "max_num_seqs": 4, "max_num_batched_tokens": 64}
 """Settings of the bundled model, as the docs' commands have them (tests/docs/reader.py): all share its executables."""
 
 
-def build(folder: Path, executables: Path, **limits: object) -> tuple[EngineConfig, Core]:
+def build(
+    folder: Path, executables: Path, *, dtype: DType | None = None, **limits: object
+) -> tuple[EngineConfig, Core]:
     """An engine over the checkpoint in `folder`, with SMALL limits but for those given.
 
     executables: a directory that keeps what was compiled for the engines that follow.
+    dtype: the file's unless given.
     """
     config = EngineConfig(model=str(folder), device="cpu", compile_cache_dir="")
     checkpoint = resolve(config.model)
     family = family_for(checkpoint.config)
     model = family.config_from_hf(checkpoint.config)
+    model = dataclasses.replace(model, dtype=dtype or model.dtype)
     concrete = dataclasses.replace(SMALL, vocab_size=model.vocab_size, **limits)
     device = jax.devices("cpu")[0]
-    params = load_params(checkpoint, family.parameters(model), model.dtype, device)
+    params = load_params(checkpoint, family.specs(model), model.dtype, device)
     runner = DeviceRunner(model, family, params, concrete, device)
     runner.warm_up(lambda *progress: None, ExecutableCache(executables))
     warming: Future[None] = Future()

@@ -14,7 +14,7 @@ from jaxinfer.models.registry import family_for
 def specs_of(checkpoint: Checkpoint) -> Any:
     """The parameter specs of a checkpoint's model."""
     family = family_for(checkpoint.config)
-    return family.parameters(family.config_from_hf(checkpoint.config))
+    return family.specs(family.config_from_hf(checkpoint.config))
 
 
 def open_checkpoint(

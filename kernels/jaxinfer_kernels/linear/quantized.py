@@ -1,8 +1,12 @@
 """Weights of linear layers in fewer bits than they were trained in, and how they lie in memory.
 
+fp8: float8_e4m3fn [N, K] as checkpoints publish them, and float32 scales [N / R, K / C] rounded up: a block of R x C
+  weights has one, a weight is scale * value. Blocks are 128 x 128, or a row with R of 1 and C of K. Members of a fused
+  matrix may have fewer rows than blocks have: R then divides them all, and a scale is there several times.
 int8: each row of a matrix has one scale in float32; a weight is scale * value, value -127 .. 127 of int8 [N, K].
 int4: each 32 weights of a row have one scale in bfloat16, [N, K / 32]; a weight is scale * (value - 8), value 0 .. 15.
   A byte of uint8 [N, K / 2] holds two: byte i of a group's 16 its value i in the lower half, and its value 16 + i.
+packed4: as checkpoints of 4 bits are held, in tiles: packed4.py.
 """
 
 import dataclasses
@@ -14,34 +18,53 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxinfer_kernels.linear import packed4
+
 GROUP = 32  # weights of int4 that share a scale
 
 
 class Format(enum.StrEnum):
     """How weights are held."""
 
+    FP8 = "fp8"
     INT8 = "int8"
     INT4 = "int4"
+    PACKED4 = "packed4"
 
     def fits(self, columns: int) -> bool:
         """Whether rows of so many columns can be held so."""
-        return self is Format.INT8 or columns % GROUP == 0
+        return self is not Format.INT4 or columns % GROUP == 0
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["values", "scales"], meta_fields=["format", "dtype"])
+ROUNDED = (Format.INT8, Format.INT4)  # what `quantize` makes
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["values", "scales", "zeros"],
+    meta_fields=["format", "dtype", "block"],
+)
 @dataclasses.dataclass(frozen=True)
 class Quantized:
-    """A matrix [N, K] of weights in a format.    dtype: of what they stand for, where they are looked up or widened."""
+    """A matrix [N, K] of weights in a format.
+
+    dtype: of what they stand for, where they are looked up or widened; None: of what they are multiplied by.
+    block: rows and columns that share a scale of fp8.    zeros: of packed4, which value stands for 0; None: 8 does.
+    """
 
     values: Any
     scales: Any
     format: Format
-    dtype: Any
+    dtype: Any = None
+    block: tuple[int, int] = (1, 1)
+    zeros: Any = None
 
     @property
     def shape(self) -> tuple[int, int]:
+        if self.format is Format.PACKED4:
+            return self.values.shape[0] * packed4.ROWS, self.values.shape[1] * 16
         rows, width = self.values.shape
-        return rows, width if self.format is Format.INT8 else 2 * width
+        return rows, 2 * width if self.format is Format.INT4 else width
 
     @property
     def ndim(self) -> int:
@@ -56,12 +79,36 @@ class Quantized:
 
     def widened(self, dtype: jax.typing.DTypeLike) -> Float[Array, "N K"]:
         """What the weights stand for, rounded to a dtype."""
+        if self.format is Format.FP8:
+            return (self.values.astype(jnp.float32) * self._scale_of_each()).astype(dtype)
+        if self.format is Format.PACKED4:
+            return packed4.widened(self.values, self.scales, self.zeros).astype(dtype)
         if self.format is Format.INT8:
             values, scales = self.values.astype(jnp.float32), self.scales[:, None]
             return (values * scales).astype(dtype)
         groups = self.values.reshape(len(self), -1, GROUP // 2)
         both = jnp.concatenate([groups & 15, groups >> 4], axis=-1).astype(jnp.float32) - 8
         return (both * self.scales[..., None].astype(jnp.float32)).astype(dtype).reshape(self.shape)
+
+    def rows(self, first: int, stop: int) -> "Quantized":
+        """Some of the rows of fp8 or packed4; first is a multiple of the block's or tile's."""
+        if self.format is Format.PACKED4:
+            tiles = slice(first // packed4.ROWS, stop // packed4.ROWS)
+            parts = {name: getattr(self, name) for name in ("values", "scales", "zeros")}
+            held = {name: part[tiles] for name, part in parts.items() if part is not None}
+            return dataclasses.replace(self, **held)
+        of_block = self.block[0]
+        scales = self.scales[first // of_block : -(-stop // of_block)]
+        return dataclasses.replace(self, values=self.values[first:stop], scales=scales)
+
+    def _scale_of_each(self) -> Float[Array, "N K"]:
+        """Of fp8."""
+        (rows, columns), scales = self.shape, self.scales
+        if self.block[0] > 1:
+            scales = jnp.repeat(scales, self.block[0], axis=0)[:rows]
+        if scales.shape[1] == 1:
+            return scales
+        return jnp.repeat(scales, self.block[1], axis=1)[:, :columns]
 
 
 def quantized_shapes(shape: tuple[int, int], kind: Format, dtype: Any, **more: Any) -> Quantized:

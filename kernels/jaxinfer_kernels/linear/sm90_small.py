@@ -2,12 +2,15 @@
 gate after.
 
 Products are transposed (64 rows of weights are the wgmma's M, the batch its N columns), so that a batch of 1 to 64 rows
-streams the weights once, through a ring of copies. CTAs that share a tile's inner dimension form a cluster and add up
-through distributed shared memory, in a fixed order. Weights are fetched before the wait for the kernel before this one
-(PDL), which a launch sequence honours; alone in XLA's CUDA graphs each kernel is a graph of its own.
+streams the weights once, through a ring of copies. Weights in fp8 are widened in registers, from where the wgmma takes
+them: 201 instructions for a block of 8 KB, where the copies leave time for 440 on an H200. CTAs that share a tile's
+inner dimension form a cluster and add up through distributed shared memory, in a fixed order. Weights are fetched
+before the wait for the kernel before this one (PDL), which a launch sequence honours; alone in XLA's CUDA graphs each
+kernel is a graph of its own.
 Bound by memory: it must read `N * K * itemsize` bytes of weights; that is our bar. Measured at 8 rows, where it is
 faster than XLA, and at 32, where it is not (benchmarks/kernels_linear.py).
 
+w is an array, or Quantized fp8 with a scale per row or per block of 128 columns and rows in multiples of 64.
 Rows are padded to a multiple of 8: hand over padded rows, else that costs two small kernels. What is in the padding
 (NaN even) reaches only padding.
 """
@@ -21,6 +24,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
+from jaxinfer_kernels.linear.quantized import Quantized
 from jaxinfer_kernels.linear.sm90_small_config import DEFAULT, ROWS, SmallConfig, SmallTuning, plan_launch
 from jaxinfer_kernels.sm90 import (
     F32,
@@ -42,7 +46,7 @@ from jaxinfer_kernels.sm90 import (
 def norm_linear(
     x: jax.Array,
     norm: jax.Array,
-    w: jax.Array,
+    w: jax.Array | Quantized,
     layer: jax.Array,
     *,
     eps: float,
@@ -57,13 +61,13 @@ def norm_linear(
     """
     after = None if bias is None else "bias"
     plan = plan_launch(x, w, tuning, interpret, norm_eps=eps, after=after)
-    return _run(plan, x, w, layer.reshape(1), norm, *([] if bias is None else [bias]))
+    return _run(plan, x, *_parts(w), layer.reshape(1), norm, *([] if bias is None else [bias]))
 
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
 def linear_residual(
     x: jax.Array,
-    w: jax.Array,
+    w: jax.Array | Quantized,
     residual: jax.Array,
     *,
     tuning: SmallTuning = DEFAULT,
@@ -75,14 +79,14 @@ def linear_residual(
     Returns [T, N].
     """
     plan = plan_launch(x, w, tuning, interpret, after="residual")
-    return _run(plan, x, w, padded(residual))
+    return _run(plan, x, *_parts(w), padded(residual))
 
 
 @functools.partial(jax.jit, static_argnames=("eps", "tuning", "interpret"))
 def norm_gate_up(
     x: jax.Array,
     norm: jax.Array,
-    w: jax.Array,
+    w: jax.Array | Quantized,
     layer: jax.Array,
     *,
     eps: float,
@@ -95,7 +99,11 @@ def norm_gate_up(
     Returns [T, F].
     """
     plan = plan_launch(x, w, tuning, interpret, norm_eps=eps, after="silu")
-    return _run(plan, x, w, layer.reshape(1), norm)
+    return _run(plan, x, *_parts(w), layer.reshape(1), norm)
+
+
+def _parts(w: jax.Array | Quantized) -> list[jax.Array]:
+    return [w.values, w.scales] if isinstance(w, Quantized) else [w]
 
 
 def _run(plan: SmallConfig, x: jax.Array, *rest: jax.Array) -> jax.Array:
@@ -104,7 +112,7 @@ def _run(plan: SmallConfig, x: jax.Array, *rest: jax.Array) -> jax.Array:
 
 def _names(plan: SmallConfig) -> list[str]:
     """Of the kernel's arguments and results, in order."""
-    names = ["x", "w"]
+    names = ["x", "w"] if plan.shared is None else ["x", "w", "scales"]
     names += [] if plan.norm_eps is None else ["layer", "norm"]
     names += [plan.after] if plan.after in ("bias", "residual") else []
     return [*names, "out", *(["partials", "squares"] if _spills(plan) else [])]
@@ -122,13 +130,19 @@ def _launch(plan: SmallConfig) -> Callable[..., list[jax.Array]]:
     if _spills(plan):
         shapes = (plan.tiles, plan.cut.splits, ROWS, columns), (plan.cut.clusters, plan.cut.splits, columns)
         out += [jax.ShapeDtypeStruct(shape, F32) for shape in shapes]
+    weights = operand((plan.cut.stages, ROWS, block), dtype)
+    if plan.shared is not None:
+        tile = plgpu.TilingTransform((8, 128)), plgpu.SwizzleTransform(128)
+        weights = plgpu.SMEM((plan.cut.stages, ROWS, block), jnp.float8_e4m3fn, transforms=tile)
     smem = dict(
         x=operand((plan.blocks, columns, block), dtype),
-        w=operand((plan.cut.stages, ROWS, block), dtype),
+        w=weights,
         w_ready=plgpu.Barrier(num_arrivals=2 if plan.after == "silu" else 1, num_barriers=plan.cut.stages),
     )
     if plan.norm_eps is not None:
         smem |= dict(norm=plgpu.SMEM((plan.blocks * block,), dtype), norm_ready=plgpu.Barrier(num_arrivals=plan.blocks))
+    if plan.shared is not None and plan.interpret is not None:
+        smem |= dict(widened=operand((ROWS, block), dtype))  # interpret mode multiplies nothing in registers
     if plan.after == "silu":
         smem |= dict(gate_up=plgpu.SMEM((columns, ROWS), dtype))
     if plan.cut.splits > 1:
@@ -173,22 +187,60 @@ def _kernel(plan: SmallConfig, *refs: Ref, **smem: Ref) -> None:
         tile = cluster + i * plan.cut.clusters
         added = _load_added(plan, ref, tile)
 
+        def arrived(j: jax.Array) -> tuple[jax.Array, jax.Array]:
+            """The j-th block's number, and where it lies once it has come."""
+            unit = i * plan.blocks + j
+            slot = lax.rem(unit, I32(plan.cut.stages))
+            plgpu.barrier_wait(smem["w_ready"].at[slot])
+            return unit, slot
+
+        def refill(unit: jax.Array) -> None:
+            @pl.when(unit + plan.cut.stages < units)
+            def _():
+                fetch(unit + plan.cut.stages)
+
         def product(acc: Ref) -> jax.Array:
             def step(j: jax.Array, _: None) -> None:
-                unit = i * plan.blocks + j
-                slot = lax.rem(unit, I32(plan.cut.stages))
-                plgpu.barrier_wait(smem["w_ready"].at[slot])
+                unit, slot = arrived(j)
                 plgpu.wgmma(acc, smem["w"].at[slot], smem["x"].at[j].transpose((1, 0)))
                 plgpu.wgmma_wait(0)
-
-                @pl.when(unit + plan.cut.stages < units)
-                def _():
-                    fetch(unit + plan.cut.stages)
+                refill(unit)
 
             lax.fori_loop(0, plan.blocks, step, None)
             return acc[...]
 
-        acc = pl.run_scoped(product, plgpu.ACC((ROWS, plan.columns), F32))
+        def product_of_fp8(total: jax.Array) -> jax.Array:
+            scale_of = functools.partial(_block_scale, plan, ref, tile, split)
+
+            def step(j: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+                total, scale = carry
+                later = scale_of(jnp.minimum(j + 1, plan.blocks - 1)) if plan.has_blocks else scale
+                unit, slot = arrived(j)
+                weights = plgpu.load(smem["w"].at[slot], layout=plgpu.Layout.WGMMA, optimized=False)
+                # This chip converts fp8 to f16 alone; all of its values are bf16's too.
+                weights = weights.astype(jnp.float16).astype(F32).astype(plan.dtype)
+
+                def multiply(acc: Ref) -> jax.Array:
+                    left = weights
+                    if plan.interpret is not None:
+                        left = smem["widened"]
+                        left[...] = weights
+                    plgpu.wgmma(acc, left, smem["x"].at[j].transpose((1, 0)))
+                    plgpu.wgmma_wait(0)
+                    return acc[...]
+
+                part = pl.run_scoped(multiply, plgpu.ACC((ROWS, plan.columns), F32))
+                plgpu.commit_smem()  # all warps have read the block
+                refill(unit)
+                return total + (part * scale if plan.has_blocks else part), later
+
+            first = scale_of(I32(0)) if plan.has_blocks else F32(0)
+            return lax.fori_loop(0, plan.blocks, step, (total, first))[0]
+
+        if plan.shared is None:
+            acc = pl.run_scoped(product, plgpu.ACC((ROWS, plan.columns), F32))
+        else:
+            acc = product_of_fp8(plgpu.layout_cast(jnp.zeros((ROWS, plan.columns), F32), plgpu.Layout.WGMMA))
         _finish(plan, smem, ref, tile, split, acc, added)
 
     lax.fori_loop(0, tiles, tile_step, None)
@@ -204,6 +256,20 @@ def _fetch(plan: SmallConfig, smem: Smem, w_ref: Ref, cluster: jax.Array, split:
     for i, first in enumerate(firsts):
         source = w_ref.at[pl.ds(first + tile * rows, rows), columns]
         plgpu.copy_gmem_to_smem(source, smem["w"].at[slot, pl.ds(i * rows, rows)], smem["w_ready"].at[slot])
+
+
+def _block_scale(plan: SmallConfig, ref: Smem, tile: jax.Array, split: jax.Array, j: jax.Array) -> jax.Array:
+    """Of this CTA's j-th block of a tile, f32[ROWS, columns]: the rows of gate and up have one each."""
+    assert plan.shared is not None
+    column = split * plan.blocks + j
+    if plan.after != "silu":
+        return ref["scales"][lax.div(tile * ROWS, I32(plan.shared[0])), column]
+    half = ROWS // 2
+    gate, up = (
+        ref["scales"][lax.div(first + tile * half, I32(plan.shared[0])), column] for first in (0, plan.out // 2)
+    )
+    rows = plgpu.broadcasted_iota(I32, (ROWS, plan.columns), 0, layout=plgpu.Layout.WGMMA)
+    return jnp.where(rows < half, gate, up)
 
 
 def _copy_norm(plan: SmallConfig, smem: Smem, ref: Smem, split: jax.Array) -> None:
@@ -308,6 +374,8 @@ def _finish(
         if plan.cut.splits > 1:
             spilled = ref["partials"].at[tile] if _spills(plan) else None
             total = _sum_of_peers(plan, smem["partial"], spilled, plgpu.Layout.WGMMA)
+        if plan.shared is not None and not plan.has_blocks:
+            total = total * _row_scales(plan, ref, tile)
         layout = plgpu.Layout.WGMMA if plan.interpret else plgpu.Layout.WGMMA_TRANSPOSED
         y = plgpu.layout_cast(total.astype(plan.dtype), layout)
         if plan.after == "silu":
@@ -317,6 +385,23 @@ def _finish(
 
     if plan.cut.splits > 1:
         cluster_sync(smem["peers"])  # a CTA that goes on overwrites its share, one that ends takes its memory with it
+
+
+def _row_scales(plan: SmallConfig, ref: Smem, tile: jax.Array) -> jax.Array:
+    """Of a tile's rows, f32[ROWS, columns]."""
+    layout, shape = plgpu.Layout.WGMMA, (ROWS, plan.columns)
+
+    def load(first: jax.Array) -> jax.Array:
+        scales = plgpu.load(ref["scales"].at[pl.ds(first, ROWS), 0], layout=layout.reduce(1), optimized=False)
+        return plgpu.layout_cast(lax.broadcast_in_dim(scales, shape, [0]), layout)
+
+    if plan.after != "silu":
+        return load(tile * ROWS)
+    # The tile's rows are half of gate's and half of up's: each half lies where 64 rows are read from an even place.
+    half = ROWS // 2
+    gate, up = load(tile * half), load(plan.out // 2 + tile * half - half)
+    rows = plgpu.broadcasted_iota(I32, shape, 0, layout=layout)
+    return jnp.where(rows < half, gate, up)
 
 
 def _store_gated(plan: SmallConfig, smem: Smem, out_ref: Ref, tile: jax.Array, y: jax.Array) -> None:

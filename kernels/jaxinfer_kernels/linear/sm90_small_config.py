@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer_kernels import plgpu
+from jaxinfer_kernels.linear.quantized import Format, Quantized
 from jaxinfer_kernels.linear.xla import fit
 from jaxinfer_kernels.sm90 import H200, HopperGpu, round_up
 
@@ -24,7 +25,7 @@ class SmallTuning:
     splits: int = 0  # CTAs of a cluster, which share the inner dimension: 1 to 8
     clusters: int = 0  # that share the tiles of 64 rows of weights
     stages: int = 0  # copies of [64, block] weights in flight in one CTA
-    block: int = 128  # a multiple of 64
+    block: int = 128  # a multiple of 64; of fp8, a swizzle's width: 128
     pdl: bool = True  # start fetching weights while the kernel before this one still runs
     gpu: HopperGpu = H200
 
@@ -55,10 +56,16 @@ class SmallConfig:
     interpret: "plgpu.InterpretGPUParams | None"
     norm_eps: float | None = None  # norm x first
     after: Literal["bias", "residual", "silu"] | None = None
+    shared: tuple[int, int] | None = None  # weights are fp8: rows and columns of them that share a scale
 
     @property
     def tiles(self) -> int:
         return self.out // ROWS
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether blocks of fp8 have scales, not rows."""
+        return self.shared is not None and self.shared[0] > 1
 
     @property
     def blocks(self) -> int:
@@ -66,46 +73,69 @@ class SmallConfig:
         return self.depth // self.block // self.cut.splits
 
 
-def supported(rows: int, out_features: int, in_features: int, dtype: jnp.dtype, gpu: HopperGpu) -> bool:
-    """Whether these kernels can run w [out_features, in_features] on that many rows; else use linear.api.linear."""
+def supported(
+    rows: int,
+    out_features: int,
+    in_features: int,
+    dtype: jnp.dtype,
+    gpu: HopperGpu,
+    shared: tuple[int, int] | None = None,
+) -> bool:
+    """Whether these kernels can run w [out_features, in_features] on that many rows; else use linear.api.linear.
+
+    shared: rows and columns that share a scale, if w is fp8.
+    """
+    if shared is not None and shared != (1, in_features) and not (shared[1] == DEFAULT.block and shared[0] % ROWS == 0):
+        return False
     return (
         dtype in (jnp.bfloat16, jnp.float16)
         and out_features % ROWS == 0
         and in_features % DEFAULT.block == 0
         and rows <= MAX_COLUMNS
-        and _cut(round_up(rows, 8), in_features, out_features, SmallTuning(gpu=gpu)) is not None
+        and _cut(round_up(rows, 8), in_features, out_features, SmallTuning(gpu=gpu), 1 if shared else 2) is not None
     )
 
 
 def plan_launch(
     x: jax.Array,
-    w: jax.Array,
+    w: jax.Array | Quantized,
     tuning: SmallTuning,
     interpret: "plgpu.InterpretGPUParams | None",
     **neighbours: object,
 ) -> SmallConfig:
     """Raises ValueError for shapes and tunings that cannot run."""
-    if not fit(x, w) or not supported(x.shape[0], *w.shape, x.dtype, tuning.gpu):
+    shared = w.block if isinstance(w, Quantized) and w.format is Format.FP8 else None
+    is_other = isinstance(w, Quantized) and shared is None
+    if is_other or not fit(x, w) or not supported(x.shape[0], *w.shape, x.dtype, tuning.gpu, shared):
         raise ValueError(
             f"the Mosaic linear layers need x [T, K] with T <= {MAX_COLUMNS} and w [N, K], both bf16 or f16, with "
-            f"N % {ROWS} == 0 and K % {DEFAULT.block} == 0, got {x.aval} and {w.aval}; use linear.api.linear"
+            f"N % {ROWS} == 0 and K % {DEFAULT.block} == 0, or w in fp8 with a scale per row or per {DEFAULT.block} "
+            f"columns and {ROWS} rows or a multiple, got {x.aval} and {_words(w)}; use linear.api.linear"
         )
     (out, depth), columns = w.shape, round_up(x.shape[0], 8)
-    cut = None if tuning.block % 64 else _cut(columns, depth, out, tuning)
+    right = tuning.block == DEFAULT.block if shared else tuning.block % 64 == 0
+    cut = _cut(columns, depth, out, tuning, 1 if shared else 2) if right else None
     if cut is None:
         raise ValueError(
-            f"block must be a multiple of 64, block * splits divide K and {columns} activations fit the shared memory, "
-            f"got w {w.aval} and {tuning}; use the default tuning"
+            f"block must be a multiple of 64, for fp8 {DEFAULT.block}, block * splits divide K and {columns} "
+            f"activations fit the shared memory, got w {_words(w)} and {tuning}; use the default tuning"
         )
     pdl = tuning.pdl and interpret is None  # interpret mode knows no early launch
-    return SmallConfig(columns, depth, out, x.dtype, cut, tuning.block, pdl, interpret, **neighbours)
+    return SmallConfig(columns, depth, out, x.dtype, cut, tuning.block, pdl, interpret, shared=shared, **neighbours)
 
 
-def _cut(columns: int, depth: int, out: int, tuning: SmallTuning) -> SmallCut | None:
-    """Work for all multiprocessors at once, two CTAs each where they fit, in few splits; None: nothing fits."""
+def _words(w: jax.Array | Quantized) -> str:
+    return f"{w.format}[{w.shape[0]},{w.shape[1]}]" if isinstance(w, Quantized) else str(w.aval)
+
+
+def _cut(columns: int, depth: int, out: int, tuning: SmallTuning, of_weight: int) -> SmallCut | None:
+    """Work for all multiprocessors at once, two CTAs each where they fit, in few splits; None: nothing fits.
+
+    of_weight: bytes.
+    """
     item, tiles, gpu = 2, out // ROWS, tuning.gpu
-    wanted = gpu.scaled(96 if out * depth * item < SMALL else 210)
-    stage = ROWS * tuning.block * item
+    wanted = gpu.scaled(96 if out * depth * of_weight < SMALL else 210)
+    stage = ROWS * tuning.block * of_weight
     found, best = None, -math.inf
     for splits in [tuning.splits] if tuning.splits else range(1, 9):
         if splits > 8 or depth % (tuning.block * splits):
@@ -114,7 +144,7 @@ def _cut(columns: int, depth: int, out: int, tuning: SmallTuning) -> SmallCut | 
             clusters = tuning.clusters or -(-tiles // -(-tiles // resident[splits - 1]))
             x_and_norm, tile = (columns + 1) * depth // splits * item, ROWS * columns * (item + 4)
             units = depth // tuning.block // splits * (tiles // clusters)
-            stages = tuning.stages or min((room - x_and_norm - tile) // stage, MAX_STAGES)
+            stages = tuning.stages or min((room - x_and_norm - tile) // stage, MAX_STAGES * 2 // of_weight)
             if stages < 1 or (stages < 3 and stages < units and not tuning.stages):
                 continue
             if x_and_norm + tile + min(stages, units) * stage > room:

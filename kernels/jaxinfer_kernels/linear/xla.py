@@ -34,8 +34,8 @@ def linear(
 
 
 def fit(x: jax.Array | jax.ShapeDtypeStruct, w: jax.Array | jax.ShapeDtypeStruct | Quantized) -> bool:
-    """Whether they are x [T, K] and w [N, K] of one dtype, or w quantized."""
-    return x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1] and w.dtype == x.dtype
+    """Whether they are x [T, K] and w [N, K] of one dtype, or w quantized, for that dtype or for any."""
+    return x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1] and (w.dtype is None or w.dtype == x.dtype)
 
 
 def linear_residual(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxinfer_kernels.linear.cases import MODELS
+from jaxinfer_kernels.linear.quantized import Format, Quantized
 from jaxinfer_kernels.linear.reference import fused_linear_reference
 
 LAYER, LAYERS, EPS = 1, 2, 1e-6
@@ -37,6 +38,15 @@ def arguments(op: str, rows: int, out: int, depth: int) -> dict[str, jax.Array]:
     return named
 
 
+def in_fp8(w: jax.Array, block: tuple[int, int]) -> Quantized:
+    """w rounded, with a scale for each block that reaches the largest code."""
+    (out, depth), (rows, columns) = w.shape, block
+    blocks = np.asarray(w, np.float32).reshape(out // rows, rows, depth // columns, columns)
+    scales = np.abs(blocks).max((1, 3), keepdims=True) / 448
+    values = jnp.asarray((blocks / scales).reshape(out, depth)).astype(jnp.float8_e4m3fn)
+    return Quantized(values, jnp.asarray(scales[:, 0, :, 0]), Format.FP8, block=block)
+
+
 def draw(t: int, n: int, k: int) -> tuple[jax.Array, jax.Array]:
     """x [T, K] and w [N, K], in bf16."""
     rng = np.random.default_rng(t)
@@ -53,6 +63,9 @@ def replaced(x: jax.Array, rows: int | slice, value: float) -> jax.Array:
 plain = functools.partial(fused_linear_reference, layer=LAYER, eps=EPS)
 # One program rounds as the definition's operations do one by one: it keeps no more bits between them.
 rounded = jax.jit(plain, static_argnums=0, compiler_options={"xla_allow_excess_precision": False})
+
+
+by_xla = jax.jit(plain, static_argnums=0)
 
 
 def reference(op: str, named: dict[str, jax.Array]) -> np.ndarray:
@@ -77,4 +90,4 @@ def check(op: str, named: dict[str, jax.Array], got: jax.Array) -> None:
 def check_beside_xla(op: str, named: dict[str, jax.Array], got: jax.Array) -> None:
     """It is no further from float32 than twice what XLA makes of the definition."""
     wanted = reference(op, named)
-    assert error(got, wanted) <= 2 * error(jax.jit(plain, static_argnums=0)(op, named), wanted)
+    assert error(got, wanted) <= 2 * error(by_xla(op, named), wanted)

@@ -2,12 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxinfer_kernels.linear.quantized import Format, Quantized, quantize, quantized_shapes
+from jaxinfer_kernels.linear.quantized import ROUNDED, Format, Quantized, quantize, quantized_shapes
+from jaxinfer_kernels.linear.xla import linear
 
-each_format = pytest.mark.parametrize("kind", Format)
+each_format = pytest.mark.parametrize("kind", ROUNDED)
 
 
 def weights(rows: int = 24, columns: int = 96, scale: float = 1) -> np.ndarray:
@@ -69,3 +71,39 @@ def test_a_matrix_is_quantized_row_by_row(kind: Format, first: int, last: int) -
 
     expected = Quantized(cut(whole.values), cut(whole.scales), kind, "bfloat16")
     jax.tree.map(np.testing.assert_array_equal, part, expected)
+
+
+SCALES = [1e-8, 0.0123, 1.0, 3.0, 1e4]
+
+
+def fp8(rows: int, columns: int, block: tuple[int, int]) -> tuple[Quantized, np.ndarray]:
+    """All codes of e4m3 with scales of every size, and what they stand for by numpy, in float32."""
+    codes = (np.arange(rows * columns) * 37 % 256).astype(np.uint8).reshape(rows, columns)
+    values = codes.view(ml_dtypes.float8_e4m3fn)
+    shape = -(-rows // block[0]), -(-columns // block[1])
+    scales = np.resize(np.asarray(SCALES, np.float32), shape)
+    each = np.repeat(np.repeat(scales, block[0], 0), block[1], 1)[:rows, :columns]
+    held = Quantized(jnp.asarray(values), jnp.asarray(scales), Format.FP8, block=block)
+    return held, values.astype(np.float32) * each
+
+
+@pytest.mark.parametrize("block", [(128, 128), (64, 128), (1, 300)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_code_of_fp8_stands_for_what_numpy_says_to_the_bit(block: tuple[int, int], dtype: str) -> None:
+    held, exact = fp8(200, 300, block)
+    assert held.shape == (200, 300)
+    assert np.isnan(exact).any()  # codes 127 and 255
+    exact = exact.astype(dtype).astype(np.float32)
+    np.testing.assert_array_equal(np.asarray(held.widened(dtype), np.float32), exact)
+    first = 128 if block[0] > 1 else 77
+    np.testing.assert_array_equal(np.asarray(held.rows(first, 200).widened(dtype), np.float32), exact[first:])
+
+
+def test_a_product_of_fp8_is_that_of_what_the_weights_stand_for() -> None:
+    held, exact = fp8(64, 256, (32, 128))
+    exact = np.nan_to_num(exact)
+    values = jnp.where(jnp.isnan(held.values.astype(jnp.float32)), 0, held.values.astype(jnp.float32))
+    held = Quantized(values.astype(held.values.dtype), held.scales, Format.FP8, block=held.block)
+    x = np.random.default_rng(1).normal(size=(3, 256)).astype(np.float32)
+    found = np.asarray(linear(jnp.asarray(x), held))
+    np.testing.assert_array_equal(found, np.asarray(linear(jnp.asarray(x), jnp.asarray(exact))))

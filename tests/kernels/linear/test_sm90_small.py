@@ -4,11 +4,13 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.linear import sm90_small
 from jaxinfer_kernels.linear.cases import MODELS
+from jaxinfer_kernels.linear.quantized import Format, Quantized
 from jaxinfer_kernels.linear.sm90_small_config import SmallTuning, supported
 from jaxinfer_kernels.sm90 import H200
 from tests.kernels.linear.products import (
@@ -16,9 +18,11 @@ from tests.kernels.linear.products import (
     LAYER,
     QUICK_FIRST,
     arguments,
+    by_xla,
     check,
     check_beside_xla,
     error,
+    in_fp8,
     reference,
     replaced,
     shapes,
@@ -52,6 +56,60 @@ TINY = [
 def test_computes_its_definition(op, rows, out, depth, tuning):
     named = arguments(op, rows, out, depth)
     check(op, named, run(op, named, tuning=tuning, interpret=INTERPRET))
+
+
+FP8 = [
+    # op, rows, block, tuning
+    ("norm_gate_up", 3, (128, 128), SmallTuning(splits=2, stages=1)),
+    pytest.param("norm_gate_up", 16, (1, 256), SmallTuning(splits=1, clusters=2), marks=pytest.mark.slow),
+    pytest.param("norm_linear_bias", 3, (1, 256), SmallTuning(splits=2), marks=pytest.mark.slow),
+    pytest.param("norm_linear_bias", 16, (64, 128), SmallTuning(splits=1, stages=3), marks=pytest.mark.slow),
+    pytest.param("linear_residual", 8, (128, 128), SmallTuning(splits=1, clusters=2), marks=pytest.mark.slow),
+    pytest.param("linear_residual", 3, (1, 256), SmallTuning(splits=2, stages=1), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("op", "rows", "block", "tuning"), FP8)
+def test_weights_in_fp8_are_what_they_stand_for(op, rows, block, tuning):
+    named = arguments(op, rows, 256, 256)
+    w = in_fp8(named["w"], block)
+    got = run(op, named | dict(w=w), tuning=tuning, interpret=INTERPRET)
+    assert error(got, reference(op, named | dict(w=w.widened(jnp.float32)))) < 8e-3
+
+
+def test_every_code_of_fp8_comes_through():
+    """Rows of x that pick a column each, and no scale: what comes out are the weights."""
+    codes = np.setdiff1d(np.arange(256), [0x7F, 0xFF]).astype(np.uint8)  # without NaN
+    values = np.resize(codes, (128, 128))[:, ::-1].copy()
+    w = Quantized(jnp.asarray(values).view(jnp.float8_e4m3fn), jnp.ones((128, 1)), Format.FP8, block=(1, 128))
+    picked, nothing = jnp.eye(8, 128, dtype=jnp.bfloat16), jnp.zeros((8, 128), jnp.bfloat16)
+    got = run("linear_residual", dict(x=picked, w=w, residual=nothing), interpret=INTERPRET)
+    np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(w.widened(jnp.float32)).T[:8])
+
+
+@pytest.mark.parametrize("block", [(128, 128), pytest.param((1, 4096), marks=pytest.mark.slow)])
+def test_weights_in_fp8_lower_for_hopper(block):
+    (rows, columns), out, depth = block, 24_576, 4096  # gate and up of Qwen3-8B
+
+    def function(values: jax.Array, scales: jax.Array, named: dict[str, jax.Array]) -> jax.Array:
+        return run_shapes("norm_gate_up", named | dict(w=Quantized(values, scales, Format.FP8, block=block)))
+
+    named = shapes("norm_gate_up", 8, out, depth)
+    del named["w"]
+    values = jax.ShapeDtypeStruct((out, depth), jnp.float8_e4m3fn)
+    scales = jax.ShapeDtypeStruct((out // rows, depth // columns), jnp.float32)
+    text = jax.jit(function).trace(values, scales, named).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("mosaic_gpu_v2") == 1
+
+
+def test_refuses_formats_and_blocks_of_weights_that_it_does_not_read():
+    x, residual = jnp.zeros((8, 128), jnp.bfloat16), jnp.zeros((8, 128), jnp.bfloat16)
+    values = jnp.zeros((128, 128), jnp.float8_e4m3fn)
+    few_rows = Quantized(values, jnp.ones((4, 1)), Format.FP8, block=(32, 128))
+    of_int8 = Quantized(values.astype(jnp.int8), jnp.ones(128), Format.INT8, jnp.bfloat16)
+    for w, words in ((few_rows, "got .* and fp8.128,128."), (of_int8, "got .* and int8.128,128.")):
+        with pytest.raises(ValueError, match=words):
+            sm90_small.linear_residual(x, w, residual)
 
 
 def test_padding_reaches_only_padding():
@@ -103,3 +161,17 @@ def test_is_as_near_to_float32_as_xla_is(model, rows):
         if rows <= 16 or supported(rows, out, depth, jnp.bfloat16, H200):  # so many rows the engine counts on
             named = arguments(op, rows, out, depth)
             check_beside_xla(op, named, run(op, named))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [3, 16, 64])
+@pytest.mark.parametrize("by_row", [True, False])
+def test_fp8_is_as_near_to_float32_as_xla_is(by_row, rows):
+    for op, out, depth in MODELS["Qwen3-8B"].ops():
+        block = (1, depth) if by_row else (128, 128)
+        if supported(rows, out, depth, jnp.bfloat16, H200, block):
+            named = arguments(op, rows, out, depth)
+            w = in_fp8(named["w"], block)
+            widened = named | dict(w=w.widened(jnp.bfloat16))
+            wanted = reference(op, named | dict(w=w.widened(jnp.float32)))
+            assert error(run(op, named | dict(w=w)), wanted) <= 2 * error(by_xla(op, widened), wanted)

@@ -1,0 +1,149 @@
+"""The leaves of a model whose checkpoint is quantized already.
+
+A matrix [N, K] becomes Quantized(values, scales) whose parts are leaves of their own, each with its tensors, its dtype
+and its place in the file: a loader, a plan and a check treat them as any other leaf. How they lie in memory:
+jaxinfer_kernels/linear/quantized.py.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from jaxinfer.errors import CheckpointError
+from jaxinfer.models.file_layout import FileLayout, Int4Layout, Part
+from jaxinfer.models.parameters import Beside, ParamSpec
+from jaxinfer.models.published import HEAD, Fp8, Int4, Published
+from jaxinfer_kernels.linear import packed4
+from jaxinfer_kernels.linear.quantized import Format, Quantized
+
+BLOCK = 128  # rows and columns of a block
+SCALES = ("F32", "BF16", "F16", "F8_E8M0")  # what scales may be stored as
+WEIGHT = ".weight"
+_TYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+_INT4_NAMES: tuple[dict[Part, str], ...] = (
+    {"values": "weight_packed", "scales": "weight_scale", "zeros": "weight_zero_point"},
+    {"values": "qweight", "scales": "scales", "zeros": "qzeros"},
+)
+_SPREAD = 4.6  # the standard deviation of -8 .. 7
+
+
+def as_published(specs: Any, published: Published, rounded: Format | None = None) -> Any:
+    """The tree of ParamSpec with what is stored quantized as that.
+
+    rounded: what those matrices are rounded to when they have been loaded; None leaves them as published.
+    Raises CheckpointError for matrices that are fused and not stored alike.
+    """
+    mixed: list[str] = []
+    faults: list[str] = []
+
+    def of(spec: ParamSpec) -> ParamSpec | Quantized:
+        modules = [name.removesuffix(WEIGHT) for group in spec.sources for name in group]
+        if spec.may is None or (spec.may == "have 8 bits" and modules != [HEAD]):
+            return spec
+        schemes = [published.of(module) for module in modules]
+        if len(set(schemes)) > 1:
+            pairs = zip(modules, schemes, strict=True)
+            mixed.extend(f"{module} is {scheme or 'not quantized'}" for module, scheme in pairs)
+            return spec
+        if schemes[0] is None:
+            return spec
+        if isinstance(schemes[0], Int4):
+            faults.extend(int4_faults(spec, schemes[0]))
+        if faults or rounded is not None:
+            return dataclasses.replace(spec, format=rounded)
+        return int4(spec, schemes[0]) if isinstance(schemes[0], Int4) else fp8(spec, schemes[0])
+
+    tree = jax.tree.map(of, specs)
+    if faults:
+        more = [f"and {len(faults) - 12} more"] if len(faults) > 12 else []
+        lines = "".join(f"\n  - {line}" for line in [*faults[:12], *more])
+        raise CheckpointError(
+            "config.json: matrices in int4 must have rows in multiples of 64, columns in multiples of 128, and whole "
+            f"groups of 32, 64, 128 or all columns:{lines}\ntake a checkpoint in FP8, or the original in bfloat16"
+        )
+    if mixed:
+        more = [f"and {len(mixed) - 12} more"] if len(mixed) > 12 else []
+        lines = "".join(f"\n  - {line}" for line in [*mixed[:12], *more])
+        raise CheckpointError(
+            "config.json: matrices that are one product here must be stored alike, as q_proj, k_proj and v_proj of a "
+            f"layer, or gate_proj and up_proj; by quantization_config they are not:{lines}\n"
+            "take a checkpoint that quantizes all of them or none"
+        )
+    return tree
+
+
+def fp8(spec: ParamSpec, scheme: Fp8) -> Quantized:
+    """A matrix whose values are float8_e4m3fn."""
+    rows, columns = spec.shape
+    if scheme.sharing == "block":
+        # A block of a fused matrix must not reach from one member into the next.
+        of_block = BLOCK if len(spec.rows) == 1 else math.gcd(BLOCK, *spec.rows)
+        block, shared = (of_block, BLOCK), BLOCK // of_block
+    else:
+        block, shared = (1, columns), 1 if scheme.sharing == "channel" else max(spec.rows)
+    of_members = tuple(-(-size // block[0]) for size in spec.rows)
+    whole = PartitionSpec(None, None)
+    scales = ParamSpec(
+        (sum(of_members), -(-columns // block[1])),
+        _renamed(spec, scheme.scale),
+        of_members,
+        whole,
+        "ones",
+        dtype="float32",
+        layout=FileLayout(shared=shared, ones_may_be_left_out=True),
+        types=SCALES,
+        positive=True,
+    )
+    beside = (Beside(_renamed(spec, "input_scale")),)
+    values = dataclasses.replace(spec, may=None, dtype="float8_e4m3fn", types=("F8_E4M3",), beside=beside)
+    return Quantized(values, scales, Format.FP8, block=block)
+
+
+def int4_faults(spec: ParamSpec, scheme: Int4) -> list[str]:
+    """What keeps a matrix from being held in tiles."""
+    columns = spec.shape[1]
+    group = scheme.group or columns
+    return [
+        f"{name.removesuffix(WEIGHT)} has {rows} rows and {columns} columns in groups of {group}"
+        for name, rows in zip(spec.sources[0], spec.rows, strict=True)
+        if not packed4.supported(rows, columns) or columns % group
+    ]
+
+
+def int4(spec: ParamSpec, scheme: Int4) -> Quantized:
+    """A matrix of 4 bits, in tiles of 64 rows."""
+    columns = spec.shape[1]
+    names = _INT4_NAMES[scheme.packing != "compressed-tensors"]
+    tiles = tuple(rows // packed4.ROWS for rows in spec.rows)
+    beside = [Beside(_renamed(spec, "weight_shape"))]
+    if scheme.packing.startswith("gptq"):
+        # its tools save a bias for each matrix, of zeros where the model has none
+        beside = [Beside(_renamed(spec, "g_idx"), scheme.group or columns), Beside(_renamed(spec, "bias"), "zeros")]
+
+    def part(name: Part, width: int, last: int, dtype: str, types: tuple[str, ...], **more: Any) -> ParamSpec:
+        return ParamSpec(
+            (sum(tiles), width, last),
+            _renamed(spec, names[name]),
+            tiles,
+            PartitionSpec(None, None, None),
+            dtype=dtype,
+            types=types,
+            layout=Int4Layout(scheme.packing, name),
+            **more,
+        )
+
+    groups = columns // (scheme.group or columns)
+    values = part("values", columns // 16, packed4.COLUMNS, "int32", ("I32",), init="bits", beside=tuple(beside))
+    of_type, ordinary = (_TYPES[scheme.scales],), 1 / (_SPREAD * columns**0.5)
+    scales = part("scales", groups, packed4.ROWS, scheme.scales, of_type, init=ordinary, positive=True)
+    # GPTQ stores zeros where 8 stands for 0, too
+    has_zeros = scheme.zeros or scheme.packing.startswith("gptq")
+    zeros = part("zeros", groups, packed4.ROWS, "uint8", ("I32",), init=float(packed4.ZERO)) if has_zeros else None
+    return Quantized(values, scales, Format.PACKED4, zeros=zeros)
+
+
+def _renamed(spec: ParamSpec, last: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(f"{name.removesuffix(WEIGHT)}.{last}" for name in group) for group in spec.sources)

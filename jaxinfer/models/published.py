@@ -1,0 +1,75 @@
+"""How a checkpoint that is quantized already stores its matrices, as its config.json says. Nothing here imports jax.
+
+models/quantization_config.py reads it, models/as_published.py makes leaves of it.
+"""
+
+import dataclasses
+import re
+from typing import Literal
+
+HEAD = "lm_head"
+
+Packing = Literal["compressed-tensors", "awq", "gptq", "gptq_v2"]
+Sharing = Literal["block", "channel", "tensor"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fp8:
+    """fp8 weights.    sharing: which of them share a scale: 128 x 128 weights, a row, or all of them.
+
+    scale: the last part of the name of the tensor of scales.
+    """
+
+    sharing: Sharing
+    scale: str = "weight_scale"
+
+    def __str__(self) -> str:
+        return f"fp8 with a scale per {'128 x 128 weights' if self.sharing == 'block' else self.sharing}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Int4:
+    """Weights of 4 bits.    group: columns of a row that share a scale; None: all of them.
+
+    zeros: whether each group has a value that stands for 0; without, 8 does.    scales: the type of scales.
+    """
+
+    packing: Packing
+    group: int | None
+    zeros: bool
+    scales: str
+
+    def __str__(self) -> str:
+        zeros = " and a zero" if self.zeros else ""
+        return f"int4 with a scale{zeros} per {f'{self.group} weights' if self.group else 'channel'} ({self.packing})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """Which matrices a checkpoint stores how.
+
+    groups: names or patterns of modules, and how those are stored; the first that names a module holds.
+    excluded: names or patterns of modules that are stored as in other checkpoints.
+    head: whether the head is one of the modules.
+    A name is a module's, or consecutive parts of it (`down_proj`, `layers.0.mlp`). `re:` begins a pattern, which a
+    module's name must begin with. `Linear` is every module.
+    """
+
+    groups: tuple[tuple[tuple[str, ...], Fp8 | Int4], ...]
+    excluded: tuple[str, ...] = ()
+    head: bool = False
+
+    def __str__(self) -> str:
+        return " and ".join(dict.fromkeys(str(scheme) for _, scheme in self.groups))
+
+    def of(self, module: str) -> Fp8 | Int4 | None:
+        """How a module's matrix is stored; None as in other checkpoints."""
+        if (module == HEAD and not self.head) or any(_names(name, module) for name in self.excluded):
+            return None
+        return next((scheme for names, scheme in self.groups if any(_names(name, module) for name in names)), None)
+
+
+def _names(name: str, module: str) -> bool:
+    if name.startswith("re:"):
+        return re.match(name[3:], module) is not None
+    return name == "Linear" or f".{name}." in f".{module}."

@@ -1,0 +1,245 @@
+"""quantization_config of config.json: how a checkpoint that is quantized already stores its matrices.
+
+Sources: transformers' FineGrainedFP8Config (quant_method fp8), AutoFP8, compressed-tensors, whose older name for the
+section is compression_config, AutoAWQ's gemm, and GPTQ as AutoGPTQ and GPTQModel store it. What is not read is refused
+by its name, with what to take instead.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from jaxinfer.models.config import CHECK, HFConfig, is_off, shown
+from jaxinfer.models.published import Fp8, Int4, Packing, Published, Sharing
+
+KEYS = ("quantization_config", "compression_config")
+ELSE = "take a checkpoint in FP8 (e4m3), AWQ or GPTQ of 4 bits, or the original in bfloat16"
+_OTHERS = {
+    "bitsandbytes": f"bitsandbytes is not supported; {ELSE}",
+    "gguf": f"GGUF is not supported; {ELSE}",
+}
+_MAX_PATTERN, _MAX_REPEATS = 200, 4  # a stranger's pattern must not take long: each repeat is a loop over a name
+_CLASSES = ("Linear",)
+_GROUPS = (32, 64, 128)
+# how a tool made the file, or which kernels run it
+_OF_TOOLS = frozenset(
+    ["backend", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_auto_increment", "damp_percent"]
+    + ["dataset", "disable_exllama", "do_fuse", "exllama_config", "fuse_max_seq_len", "max_input_length", "meta"]
+    + ["model_file_base_name", "model_name_or_path", "model_seqlen", "module_name_preceding_first_block", "mse"]
+    + ["modules_to_fuse", "pad_token_id", "static_groups", "tokenizer", "true_sequential", "use_cuda_fp16"]
+    + ["use_exllama", "exllama_version", "quantizer"]
+)
+_SHARINGS: tuple[Sharing, ...] = ("block", "channel", "tensor")
+
+
+def published_from_hf(config: HFConfig, dtype: str) -> Published | None:
+    """How the checkpoint is quantized; None where it is not, or where that is refused.
+
+    dtype: of the model, in which scales of 4 bits are stored.
+    """
+    for key in KEYS:
+        if not _quantizes(config.value(key)):
+            continue
+        section = config.section(key)
+        if section is None:
+            return None
+        method = section.value("quant_method")
+        read = _READERS.get(method) if isinstance(method, str) else None
+        if read is None:
+            names = ", ".join(_READERS)
+            section.refuse("quant_method", f"must be one of {names}", _OTHERS.get(str(method), ELSE))
+            return None
+        return read(section, dtype)
+    return None
+
+
+def quantization_words(raw: Any) -> str | None:
+    """How a config.json says that its checkpoint is quantized, for people; None where it is not."""
+    if not any(_quantizes(raw.get(key)) for key in KEYS):
+        return None
+    config = HFConfig(raw)
+    published = published_from_hf(config, "float16")
+    if published is not None and not config.faults:
+        return str(published)
+    section = next(raw[key] for key in KEYS if _quantizes(raw.get(key)))
+    return str(section.get("quant_method", "quantized")) if isinstance(section, dict) else "quantized"
+
+
+def _quantizes(section: Any) -> bool:
+    """Whether a section says that weights are quantized: not where all of it, or each of its switches, is off."""
+    if not isinstance(section, dict):
+        return not is_off(section)
+    if section.get("quant_method") == "none" or all(map(is_off, section.values())):
+        return False
+    switches = [section[key] for key in ("load_in_4bit", "load_in_8bit") if key in section]
+    return section.get("quant_method") not in (None, "bitsandbytes") or not switches or not all(map(is_off, switches))
+
+
+def _fp8(section: HFConfig, dtype: str) -> Published | None:
+    """FineGrainedFP8, and AutoFP8 without blocks. Activations stay in 16 bits here, whatever scheme is named."""
+    section.must_be("fmt", ("e4m3", "float8_e4m3fn"), f"fp8 of e5m2 is not supported; {ELSE}")
+    section.must_be("activation_scheme", ("dynamic", "static"), CHECK)
+    section.must_be("is_checkpoint_fp8_serialized", (True,), "the weights must be stored in fp8")
+    section.must_be("scale_fmt", ("ue8m0", "float"), CHECK)
+    section.value("kv_cache_scheme")
+    block = section.value("weight_block_size")
+    if block not in (None, [128, 128]):
+        section.refuse("weight_block_size", "must be [128, 128]", ELSE)
+    excluded = (*_names(section, "modules_to_not_convert"), *_names(section, "ignored_layers"))
+    section.finish(frozenset(["dequantize"]))
+    scheme = Fp8("tensor") if block is None else Fp8("block", "weight_scale_inv")
+    return Published(((_CLASSES, scheme),), excluded)
+
+
+def _compressed(section: HFConfig, dtype: str) -> Published | None:
+    """compressed-tensors: groups of modules, each with the arguments of its weights."""
+    section.must_be("quantization_status", ("compressed", "frozen"), CHECK)
+    for key, what in (("sparsity_config", "sparse weights (2:4)"), ("transform_config", "rotated weights")):
+        given = section.value(key)
+        if not is_off(given) and not (isinstance(given, dict) and given.get("format") == "dense"):
+            section.refuse(key, "must be absent", f"{what} are not supported; {ELSE}")
+    section.value("kv_cache_scheme")
+    whole = section.value("format")
+    groups = section.section("config_groups")
+    if groups is None:
+        section.refuse("config_groups", "must name the groups of modules", CHECK)
+        return None
+    found = []
+    for name in groups.names():
+        group = groups.section(name)
+        if group is not None and (read := _group(group, whole, dtype)):
+            found.append(read)
+    excluded = _names(section, "ignore")
+    section.finish(frozenset(["global_compression_ratio", "version"]))
+    return Published(tuple(found), excluded, head=True)
+
+
+def _group(group: HFConfig, whole: Any, dtype: str) -> tuple[tuple[str, ...], Fp8 | Int4] | None:
+    """A group's modules, and how their weights are stored.    whole: the format of all groups that name none."""
+    targets = _names(group, "targets")
+    for key in ("input_activations", "output_activations"):
+        group.value(key)
+    own = group.value("format")
+    form = whole if own is None else own
+    weights = group.section("weights")
+    if weights is None:
+        group.refuse("weights", "must say how weights are quantized", CHECK)
+        return None
+    group.finish()
+    kind, bits = weights.value("type"), weights.value("num_bits")
+    weights.must_be("dynamic", (False,), CHECK)
+    scheme: Fp8 | Int4 | None = None
+    if (form, kind, bits) == ("float-quantized", "float", 8):
+        scheme = _float(weights)
+    elif (form, kind, bits) == ("pack-quantized", "int", 4):
+        scheme = _packed(weights, dtype)
+    else:
+        fact = f"format {shown(form)} of {shown(bits)} bits and type {shown(kind)}"
+        law = "must be those of float-quantized (8 bits, float) or of pack-quantized (4 bits, int)"
+        group.refuse("weights", f"{law}, they are {fact}", ELSE)
+        return None
+    weights.finish(frozenset(["observer", "observer_kwargs", "scale_dtype", "zp_dtype"]))
+    return None if scheme is None else (targets, scheme)
+
+
+def _float(weights: HFConfig) -> Fp8 | None:
+    weights.must_be("symmetric", (True,), f"weights with zero points are not supported in fp8; {ELSE}")
+    strategy = weights.value("strategy")
+    if strategy not in _SHARINGS:
+        weights.refuse("strategy", f"must be one of {', '.join(_SHARINGS)}", ELSE)
+        return None
+    weights.must_be("block_structure", ([128, 128], "128x128") if strategy == "block" else (), ELSE)
+    for key in ("group_size", "actorder"):
+        weights.value(key)
+    return Fp8(strategy)
+
+
+def _packed(weights: HFConfig, dtype: str) -> Int4 | None:
+    strategy = weights.value("strategy")
+    if strategy not in ("group", "channel"):
+        weights.refuse("strategy", "must be one of group, channel", ELSE)
+    size = _group_size(weights)
+    weights.must_be("block_structure", (), ELSE)
+    # with static or weight the file has its columns in order all the same
+    weights.must_be("actorder", ("weight", "static", False), f"columns in another order are not supported; {ELSE}")
+    zeros = not weights.flag("symmetric", True)
+    return Int4("compressed-tensors", size if strategy == "group" else None, zeros, dtype)
+
+
+def _group_size(section: HFConfig) -> int | None:
+    """Columns that share a scale; None for all of them."""
+    size = section.value("group_size")
+    if size is not None and (isinstance(size, bool) or size not in (-1, *_GROUPS)):
+        section.refuse("group_size", f"must be one of {', '.join(map(str, _GROUPS))}, or -1 for all columns", ELSE)
+        return None
+    return None if size == -1 else size
+
+
+def _awq(section: HFConfig, dtype: str) -> Published | None:
+    _four_bits(section)
+    section.must_be("version", ("gemm", "GEMM"), f"other packings of AWQ are not supported; {ELSE}")
+    section.must_be("zero_point", (True,), f"AWQ without zero points is not supported; {ELSE}")
+    excluded = _names(section, "modules_to_not_convert")
+    scheme = Int4("awq", _group_size(section), True, dtype)
+    section.finish(_OF_TOOLS)
+    return Published(((_CLASSES, scheme),), excluded)
+
+
+def _gptq(section: HFConfig, dtype: str) -> Published | None:
+    _four_bits(section)
+    section.must_be("desc_act", (False,), f"columns in another order are not supported; {ELSE}")
+    section.must_be("lm_head", (False,), f"a head in 4 bits is not supported; {ELSE}")
+    section.must_be("is_marlin_format", (False,), f"weights in Marlin's order are not supported; {ELSE}")
+    section.must_be("pack_dtype", ("int32",), CHECK)
+    for key in ("dynamic", "modules_in_block_to_quantize"):
+        if not is_off(section.value(key)):
+            section.refuse(key, "must be empty", f"modules that are quantized differently are not supported; {ELSE}")
+    forms: dict[Any, Packing] = {None: "gptq", "gptq": "gptq", "gptq_v2": "gptq_v2"}
+    form = section.value("checkpoint_format")
+    section.must_be("checkpoint_format", ("gptq", "gptq_v2"), ELSE)
+    packing = forms.get(form, "gptq") if form is None or isinstance(form, str) else "gptq"
+    scheme = Int4(packing, _group_size(section), True, dtype)
+    section.flag("sym", True)
+    section.finish(_OF_TOOLS)
+    return Published(((_CLASSES, scheme),))
+
+
+def _four_bits(section: HFConfig) -> None:
+    for key in ("bits", "w_bit"):
+        section.must_be(key, (4,), f"only 4 bits are supported; {ELSE}")
+    if not (section.has("bits") or section.has("w_bit")):
+        section.refuse("bits", "must be 4", CHECK)
+
+
+def _names(section: HFConfig, key: str) -> tuple[str, ...]:
+    """A list of names and patterns of modules."""
+    given = section.value(key)
+    names = [] if given is None else given
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        section.refuse(key, "must be a list of names", CHECK)
+        return ()
+    for name in names:
+        if name.startswith("re:") and (fault := _fault(name[3:])):
+            section.refuse(key, f"has the pattern {shown(name)}, {fault}", CHECK)
+    return tuple(names)
+
+
+def _fault(pattern: str) -> str | None:
+    """Why a pattern is not tried."""
+    if len(pattern) > _MAX_PATTERN:
+        return f"which must have at most {_MAX_PATTERN} characters"
+    if len(re.findall(r"[*+{]", pattern)) > _MAX_REPEATS or re.search(r"\)\??[*+{]|\\\d", pattern):
+        return f"which must repeat at most {_MAX_REPEATS} times, and no group"
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        return f"which is none: {error}"
+    return None
+
+
+_READERS: dict[str, Callable[[HFConfig, str], Published | None]] = {
+    "fp8": _fp8,
+    "compressed-tensors": _compressed,
+    "awq": _awq,
+    "gptq": _gptq,
+}

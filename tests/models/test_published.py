@@ -1,0 +1,251 @@
+"""Checkpoints that are quantized already, from their files to logits: what is loaded is what was published."""
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jaxinfer.checkpoint import rounding
+from jaxinfer.checkpoint.dummy import dummy_params
+from jaxinfer.checkpoint.load import load_params, params_bytes
+from jaxinfer.checkpoint.resolve import resolve
+from jaxinfer.checkpoint.weights import Weights
+from jaxinfer.errors import CheckpointError, ConfigError, DeviceError
+from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.parameters import num_bytes
+from jaxinfer.models.registry import dense
+from jaxinfer_kernels.linear.quantized import Format, Quantized, quantize
+from tests.support.checkpoints import model_config, write_safetensors
+from tests.support.parity import dense_logits
+from tests.support.published import FORMATS, sizes_of, write_plain, write_published
+
+DEVICE = jax.devices("cpu")[0]
+MODULE = "model.layers.0.self_attn.k_proj"
+
+
+def some_formats(quick: str) -> Any:
+    """All of them, of which one is quick: each compiles much."""
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=() if name == quick else pytest.mark.slow) for name in FORMATS]
+    )
+
+
+MEMBERS = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "o": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+
+
+def load(folder: Path, **more: Any) -> tuple[ModelConfig, Any]:
+    checkpoint = resolve(str(folder))
+    config = dense.model(checkpoint.config)
+    return config, load_params(checkpoint, dense.specs(config), "float32", DEVICE, **more)
+
+
+def tensors_of(folder: Path) -> dict[str, np.ndarray]:
+    weights = Weights((folder / "model.safetensors",))
+    return {name: weights.view(name).copy() for name in weights if not name.endswith("weight_shape")}
+
+
+def matrices(params: Any, *parts: str) -> list[Any]:
+    return [matrix for part in parts or MEMBERS for matrix in getattr(params.layers, part)]
+
+
+def fused(wide: dict[str, np.ndarray], layers: int) -> list[np.ndarray]:
+    """What `matrices` must stand for."""
+    return [
+        np.concatenate([wide[f"model.layers.{layer}.{member}.weight"] for member in members])
+        for members in MEMBERS.values()
+        for layer in range(layers)
+    ]
+
+
+@jax.jit
+def widened(matrix: Quantized) -> jax.Array:
+    return matrix.widened("float32")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_matrices_are_loaded_as_published_and_stand_for_what_numpy_says(name: str, tmp_path: Path) -> None:
+    wide = write_published(tmp_path, name)
+    config, params = load(tmp_path)
+    for held, exact in zip(matrices(params), fused(wide, 2), strict=True):
+        assert isinstance(held, Quantized)
+        assert held.shape == exact.shape
+        np.testing.assert_array_equal(np.asarray(widened(held)), exact)
+    np.testing.assert_array_equal(params.unembed, wide["lm_head.weight"])
+    specs, of_each = dense.specs(config), sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    assert params_bytes(specs, "float32", DEVICE) == num_bytes(specs, "float32") == of_each
+
+
+@some_formats(quick="int4 zeros")
+def test_the_size_of_a_chunk_changes_nothing_and_random_weights_have_the_same_shapes(name: str, tmp_path: Path) -> None:
+    write_published(tmp_path, name, num_hidden_layers=1)
+    config, params = load(tmp_path)
+    _, in_parts = load(tmp_path, chunk_bytes=9000)
+    jax.tree.map(np.testing.assert_array_equal, in_parts, params)
+    made = dummy_params(dense.specs(config), "float32", 0, DEVICE)
+    assert jax.tree.map(lambda a: (a.shape, a.dtype), made) == jax.tree.map(lambda a: (a.shape, a.dtype), params)
+    spread = np.asarray(widened(made.layers.o[0])).std() * made.layers.o[0].shape[1] ** 0.5
+    assert 0.9 < spread < 1.1
+
+
+@some_formats(quick="fp8 block")
+def test_logits_are_those_of_what_the_weights_stand_for(name: str, tmp_path: Path) -> None:
+    wide = write_published(tmp_path / "published", name, num_hidden_layers=1)
+    config, params = load(tmp_path / "published")
+    plain_config, plain = load(write_plain(tmp_path / "plain", wide, name, num_hidden_layers=1))
+    tokens = np.array([3, 1, 4, 1, 5, 9])
+    found, exact = (
+        jax.jit(functools.partial(dense_logits, one))(held, tokens)
+        for one, held in ((config, params), (plain_config, plain))
+    )
+    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
+
+
+def test_a_head_and_left_out_modules_are_read_as_the_config_says(tmp_path: Path) -> None:
+    section = FORMATS["fp8 channel"][0] | {"ignore": ["re:.*mlp.*", "lm_head"]}
+    wide = write_published(tmp_path, "fp8 channel", excluded=("mlp",), quantization_config=section)
+    _, params = load(tmp_path)
+    assert {type(one) for one in matrices(params, "qkv", "o")} == {Quantized}
+    np.testing.assert_array_equal(params.layers.down[1], wide["model.layers.1.mlp.down_proj.weight"])
+
+
+def test_scales_may_be_powers_of_two_in_eight_bits(tmp_path: Path) -> None:
+    write_published(tmp_path, "fp8 block")
+    tensors = tensors_of(tmp_path)
+    scale = f"{MODULE}.weight_scale_inv"
+    tensors[scale] = np.full(tensors[scale].shape, 0.125, np.float32).astype(ml_dtypes.float8_e8m0fnu)
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    _, params = load(tmp_path)
+    exact = tensors[f"{MODULE}.weight"].astype(np.float32) / 8
+    np.testing.assert_array_equal(np.asarray(params.layers.qkv[0].widened("float32"))[128:192], exact)
+
+
+@some_formats(quick="fp8 block")
+def test_they_are_rounded_again_for_kernels_that_read_no_published_format(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_published(tmp_path, name, num_hidden_layers=1)
+    config, params = load(tmp_path)
+    specs = dense.specs(dataclasses.replace(config, quantization="int8"))
+    exact = widened(params.layers.qkv[0])
+    some, held = ({"qkv": tree.layers.qkv, "head": tree.unembed} for tree in (specs, params))
+    monkeypatch.setattr(rounding, "ROWS", 128)  # of 256
+    rounded = rounding.round_again(some, dict(held), np.dtype("bfloat16"))
+    jax.tree.map(np.testing.assert_array_equal, rounded["qkv"][0], quantize(exact, Format.INT8, np.dtype("bfloat16")))
+    assert rounded["head"] is params.unembed
+    assert all(array.is_deleted() for array in jax.tree.leaves(params.layers.qkv)), "no matrix stays twice"
+    assert num_bytes(some, "float32") == sum(leaf.nbytes for leaf in jax.tree.leaves(rounded))
+
+
+def spoiled(tensors: dict[str, np.ndarray], last: str, array: np.ndarray | None) -> dict[str, np.ndarray]:
+    """With another tensor of MODULE, or without it."""
+    rest = {name: value for name, value in tensors.items() if name != f"{MODULE}.{last}"}
+    return rest if array is None else rest | {f"{MODULE}.{last}": array}
+
+
+def scales(*values: float) -> np.ndarray:
+    return np.asarray(values, np.float32).reshape(-1, 1)
+
+
+ONES = np.ones((64, 128), np.float32)
+WORDS = np.zeros((64, 16), np.int32)
+INDEX = np.arange(128, dtype=np.int32) // 128
+FAULTS = [
+    ("fp8 block", "weight_scale_inv", None, f"missing: '{MODULE}.weight_scale_inv' of shape [1, 1]"),
+    ("fp8 block", "weight_scale_inv", scales(1, 1), "must have shape [1, 1], got [2, 1]"),
+    ("fp8 block", "weight_scale_inv", scales(np.nan), "must hold finite numbers above 0, 1 of its 1 are not, as nan"),
+    ("fp8 block", "weight_scale_inv", scales(0), "must hold finite numbers above 0, 1 of its 1 are not, as 0.0"),
+    ("fp8 tensor", "weight_scale", np.asarray(np.inf, np.float32), "1 of its 1 are not, as inf"),
+    ("fp8 channel", "weight_scale", -np.ones((64, 1), np.float32), "64 of its 64 are not, as -1.0"),
+    ("fp8 channel", "weight_scale", np.ones((1, 1), np.float32), "must have shape [64, 1], got [1, 1]"),
+    ("fp8 channel", "weight_scale", np.ones((64, 1), np.int32), "must be stored as F32, BF16, F16, F8_E8M0, got I32"),
+    ("fp8 channel", "weight", ONES[:63].astype(ml_dtypes.float8_e4m3fn), "must have shape [64, 128], got [63, 128]"),
+    ("fp8 channel", "weight", ONES, "must be stored as F8_E4M3, got F32"),
+    ("fp8 channel", "weight_zero_point", ONES, "is not part of the model in config.json"),
+    ("int4 group", "weight_packed", WORDS[:, :15], "must have shape [64, 16], got [64, 15]"),
+    ("int4 group", "weight_packed", WORDS.astype(np.int64), "must be stored as I32, got I64"),
+    ("int4 group", "weight_scale", ONES[:, :3] * np.nan, "must have shape [64, 4], got [64, 3]"),
+    ("int4 group", "weight_scale", ONES[:, :4] * np.nan, "256 of its 256 are not, as nan"),
+    ("int4 group", "weight_scale", ONES[:, :4].astype(np.float16), "must be stored as F32, got F16"),
+    ("int4 group", "weight_zero_point", WORDS[:8, :4], "is not part of the model in config.json"),
+    ("int4 zeros", "weight_zero_point", None, f"missing: '{MODULE}.weight_zero_point' of shape [8, 2]"),
+    ("int4 zeros", "weight_zero_point", WORDS[:7, :2], "must have shape [8, 2], got [7, 2]"),
+    ("awq", "qzeros", None, f"missing: '{MODULE}.qzeros' of shape [2, 8]"),
+    ("awq", "qweight", WORDS, "must have shape [128, 8], got [64, 16]"),
+    ("gptq", "qweight", WORDS, "must have shape [16, 64], got [64, 16]"),
+    ("gptq", "g_idx", INDEX[::-1] + 1, "must count groups of 128 columns in order, it does not: desc_act"),
+    ("gptq", "g_idx", INDEX - 2**30, "must count groups of 128 columns in order"),
+    ("gptq", "g_idx", INDEX.astype(np.int64), "must be a list of"),
+    ("gptq", "bias", np.ones(64, np.float16), "must be 0, as the model has no such bias"),
+    ("gptq v2", "bias", np.ones((64, 1), np.float16), "must be a list of"),
+]
+
+
+@pytest.mark.parametrize(("name", "last", "array", "words"), FAULTS)
+def test_hostile_tensors_are_refused_before_anything_is_allocated(
+    name: str, last: str, array: np.ndarray | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_published(tmp_path, name)
+    write_safetensors(tmp_path / "model.safetensors", spoiled(tensors_of(tmp_path), last, array))
+    monkeypatch.setattr("jaxinfer.checkpoint.load.make_room_for", lambda *_: pytest.fail("memory was taken"))
+    with pytest.raises(CheckpointError) as refused:
+        load(tmp_path)
+    assert words in str(refused.value)
+    assert f"{MODULE}.{last}" in str(refused.value)
+
+
+def test_all_faults_come_at_once_and_scales_are_looked_at_after_shapes(tmp_path: Path) -> None:
+    write_published(tmp_path, "fp8 block")
+    tensors = tensors_of(tmp_path)
+    names = [name for name in tensors if name.endswith("weight_scale_inv")]
+    write_safetensors(tmp_path / "model.safetensors", tensors | {name: tensors[name] * 0 for name in names})
+    with pytest.raises(CheckpointError) as refused:
+        load(tmp_path)
+    assert str(refused.value).count("must hold finite numbers above 0") == len(names)
+
+
+def test_a_config_that_is_silent_about_quantized_tensors_is_refused(tmp_path: Path) -> None:
+    write_published(tmp_path, "fp8 block")
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["quantization_config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"must be stored as BF16, F16, F32, got F8_E4M3"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"intermediate_size": 192}, "model.layers.0.mlp.down_proj has 128 rows and 192 columns in groups of 64"),
+        ({"head_dim": 16}, f"{MODULE} has 32 rows and 128 columns in groups of 64"),
+    ],
+)
+def test_shapes_that_tiles_do_not_have_are_refused(sizes: dict[str, Any], words: str) -> None:
+    config = dense.model(
+        model_config("qwen3", **(sizes_of("awq") | {"quantization_config": FORMATS["awq"][0]} | sizes))
+    )
+    with pytest.raises(CheckpointError, match="whole groups of 32, 64, 128 or all columns") as refused:
+        dense.specs(config)
+    assert words in str(refused.value)
+
+
+def test_a_mesh_and_too_little_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_published(tmp_path, "fp8 block")
+    checkpoint = resolve(str(tmp_path))
+    specs = dense.specs(dense.model(checkpoint.config))
+    mesh = jax.sharding.Mesh(np.array([DEVICE]), ("tensor",))
+    with pytest.raises(ConfigError, match="quantization needs a model on one device"):
+        load_params(checkpoint, specs, "float32", mesh)
+    monkeypatch.setattr("jaxinfer.checkpoint.memory.available_device_bytes", lambda *_: 1000)
+    with pytest.raises(DeviceError):
+        load(tmp_path)

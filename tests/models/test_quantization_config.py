@@ -1,0 +1,148 @@
+"""config.json of quantized checkpoints: which matrices are stored how, and what is refused by its name."""
+
+from typing import Any
+
+import pytest
+
+from jaxinfer.errors import CheckpointError, ConfigError
+from jaxinfer.models.published import Fp8, Int4, Published
+from jaxinfer.models.quantization_config import quantization_words
+from jaxinfer.models.registry import dense
+from tests.support.checkpoints import model_config
+from tests.support.published import AWQ, BLOCKS, GPTQ, SIZES, compressed
+
+CHANNEL = dict(num_bits=8, type="float", strategy="channel")
+PACKED = compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=64)
+FLOAT = compressed("float-quantized", **CHANNEL)
+Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
+
+
+def read(section: Any, **overrides: Any) -> Published | None:
+    return dense.model(model_config("qwen3", **(SIZES | {"quantization_config": section} | overrides))).published
+
+
+@pytest.mark.parametrize(
+    ("section", "scheme"),
+    [
+        (BLOCKS, Fp8("block", "weight_scale_inv")),
+        (BLOCKS | {"fmt": None, "scale_fmt": "ue8m0"}, Fp8("block", "weight_scale_inv")),
+        ({"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]}, Fp8("tensor")),
+        (FLOAT, Fp8("channel")),
+        (compressed("float-quantized", num_bits=8, type="float", strategy="tensor"), Fp8("tensor")),
+        (
+            compressed("float-quantized", num_bits=8, type="float", strategy="block", block_structure=[128, 128]),
+            Fp8("block"),
+        ),
+        (PACKED, Int4("compressed-tensors", 64, False, "float32")),
+        (AWQ | {"modules_to_not_convert": None, "backend": "autoawq"}, Int4("awq", 64, True, "float32")),
+        (GPTQ | {"damp_percent": 0.01, "true_sequential": True}, Int4("gptq", 128, True, "float32")),
+        (GPTQ | {"checkpoint_format": "gptq_v2", "group_size": -1}, Int4("gptq_v2", None, True, "float32")),
+    ],
+)
+def test_it_says_how_matrices_are_stored(section: dict[str, Any], scheme: Fp8 | Int4) -> None:
+    published = read(section)
+    assert published is not None
+    assert published.of(Q) == published.of(DOWN) == scheme
+    assert published.of("lm_head") is None
+    assert quantization_words({"quantization_config": section}) == str(scheme)
+    assert read(None, compression_config=section) == published
+
+
+@pytest.mark.parametrize(
+    ("name", "excludes"),
+    [
+        (DOWN, {DOWN}),
+        ("down_proj", {DOWN}),
+        ("layers.1.mlp", {DOWN}),
+        ("model.layers.1", {DOWN}),
+        ("model.layers.10", set()),
+        ("layers.1.ml", set()),
+        ("proj", set()),
+        ("re:.*q_proj", {Q}),
+        (r"re:model\.layers\.\d\.mlp\.", {DOWN}),
+        ("re:mlp", set()),
+        ("Linear", {Q, DOWN}),
+    ],
+)
+def test_excluded_modules_are_named_by_parts_or_by_patterns(name: str, excludes: set[str]) -> None:
+    for section in (BLOCKS | {"modules_to_not_convert": [name]}, FLOAT | {"ignore": [name]}):
+        published = read(section)
+        assert published is not None
+        assert {module for module in (Q, DOWN) if published.of(module) is None} == excludes
+
+
+def test_a_head_is_quantized_where_compressed_tensors_does_not_leave_it_out() -> None:
+    assert read(FLOAT | {"ignore": []}).of("lm_head") == Fp8("channel")
+    assert read(BLOCKS).of("lm_head") is None
+
+
+def test_of_several_groups_the_first_that_names_a_module_holds() -> None:
+    group = FLOAT["config_groups"]["group_0"]
+    tensor = group | {"targets": ["re:.*mlp.*"], "weights": group["weights"] | {"strategy": "tensor"}}
+    published = read(FLOAT | {"config_groups": {"a": tensor, "b": group}})
+    assert (published.of(Q), published.of(DOWN)) == (Fp8("channel"), Fp8("tensor"))
+    assert str(published) == "fp8 with a scale per tensor and fp8 with a scale per channel"
+
+
+REFUSED = [
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes is not supported; take a checkpoint in FP8"),
+    ({"quant_method": "gguf"}, "GGUF is not supported; take a checkpoint in FP8"),
+    ({"quant_method": "hqq"}, "quant_method must be one of fp8, compressed-tensors, awq, gptq, got 'hqq'; take"),
+    ({"quant_method": ["fp8"]}, "quant_method must be one of fp8"),
+    ({"bits": 4}, "quant_method must be one of fp8.* got nothing"),
+    (BLOCKS | {"fmt": "e5m2"}, "fmt must be 'e4m3' or 'float8_e4m3fn', got 'e5m2'; fp8 of e5m2 is not supported"),
+    (BLOCKS | {"weight_block_size": [64, 128]}, r"weight_block_size must be \[128, 128\], got \[64, 128\]"),
+    (BLOCKS | {"unheard_of": 1}, "quantization_config.unheard_of is not a key"),
+    (BLOCKS | {"modules_to_not_convert": "lm_head"}, "modules_to_not_convert must be a list of names"),
+    (BLOCKS | {"modules_to_not_convert": [1]}, "modules_to_not_convert must be a list of names"),
+    (FLOAT | {"ignore": ["re:(a+)+$"]}, "ignore has the pattern 're:.*repeat at most 4 times, and no group"),
+    (FLOAT | {"ignore": ["re:" + ".*" * 5]}, "repeat at most 4 times"),
+    (FLOAT | {"ignore": ["re:" + "a" * 201]}, "at most 200 characters"),
+    (FLOAT | {"ignore": ["re:["]}, "which is none: unterminated"),
+    (FLOAT | {"format": "marlin-24"}, "they are format 'marlin-24' of 8 bits and type 'float', got .*; take"),
+    (FLOAT | {"sparsity_config": {"format": "sparse-24-bitmask"}}, r"sparse weights \(2:4\) are not supported"),
+    (FLOAT | {"transform_config": {"config_groups": {}}}, "rotated weights are not supported"),
+    (FLOAT | {"config_groups": {}}, "config_groups must name the groups of modules"),
+    (FLOAT | {"config_groups": {"a": 1}}, "config_groups.a must be an object"),
+    (compressed("float-quantized", num_bits=8, type="float", strategy="group"), "strategy must be one of block"),
+    (compressed("float-quantized", **CHANNEL, symmetric=False), "weights with zero points are not supported in fp8"),
+    (AWQ | {"bits": 8}, "bits must be 4, got 8; only 4 bits are supported"),
+    (AWQ | {"bits": None}, "bits must be 4, got nothing"),
+    (AWQ | {"version": "gemv"}, "version must be 'gemm'"),
+    (AWQ | {"zero_point": False}, "AWQ without zero points"),
+    (AWQ | {"group_size": 48}, "group_size must be one of 32, 64, 128, or -1"),
+    (AWQ | {"group_size": [64]}, "group_size must be one of"),
+    (GPTQ | {"bits": 3}, "bits must be 4, got 3"),
+    (GPTQ | {"desc_act": True}, "desc_act must be false, got true; columns in another order are not supported; take"),
+    (GPTQ | {"lm_head": True}, "a head in 4 bits"),
+    (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format must be 'gptq' or 'gptq_v2', got 'marlin'"),
+    (GPTQ | {"checkpoint_format": ["gptq"]}, "checkpoint_format must be"),
+    (GPTQ | {"dynamic": {"+:.*down.*": {"bits": 8}}}, "modules that are quantized differently"),
+    (compressed("pack-quantized", num_bits=4, type="int", strategy="tensor"), "strategy must be one of group, channel"),
+    (
+        compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=64, actorder="group"),
+        "columns in another order are not supported",
+    ),
+    (compressed("pack-quantized", num_bits=3, type="int", strategy="group"), "of 3 bits and type 'int'"),
+]
+
+
+@pytest.mark.parametrize(("section", "words"), REFUSED)
+def test_what_is_not_read_is_refused_by_its_name_with_what_to_take_instead(section: Any, words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        read(section)
+    assert isinstance(quantization_words({"quantization_config": section}), str)
+
+
+def test_a_second_quantization_is_refused() -> None:
+    raw = model_config("qwen3", **SIZES, quantization_config=BLOCKS)
+    with pytest.raises(ConfigError, match=r"quantized already \(fp8 with a scale per 128 x 128 weights\), got int8"):
+        dense.model(raw, "int8")
+
+
+def test_matrices_of_one_product_that_are_not_stored_alike_are_refused() -> None:
+    raw = model_config("qwen3", **SIZES, quantization_config=BLOCKS | {"modules_to_not_convert": ["q_proj"]})
+    with pytest.raises(CheckpointError, match="must be stored alike") as refused:
+        dense.specs(dense.model(raw))
+    assert f"{Q} is not quantized" in str(refused.value)
+    assert "model.layers.1.self_attn.v_proj is fp8 with a scale per 128 x 128 weights" in str(refused.value)
