@@ -6,6 +6,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ from jaxinfer.runtime.pending import PendingStep, Pooled, Scored
 from jaxinfer.runtime.plan import DeviceFacts, Plan, Sampler
 from jaxinfer.runtime.pool import keep_small_arrays_apart
 from jaxinfer.runtime.programs import (
+    LOGITS,
     PAGE_UPDATES,
     PAGES_ZEROED,
     PIECE_TOKENS,
@@ -419,62 +421,23 @@ class DeviceRunner:
             self._params = self._without_layers = ()
             self._movers, self.exports = {}, None
 
-    def _dispatch(
-        self, key: Key, upload: np.ndarray | jax.Array, contents: tuple[Any, ...] = (), *, masked: bool = False
-    ) -> Any:
+    def _dispatch(self, key: Key, upload: np.ndarray | jax.Array, *contents: Any, masked: bool = False) -> Any:
         """Run one program on the state. Returns the array that it made, or one that it changed.
 
         contents: to be loaded.    masked: to draw from what masks have left.
         """
-        executable = self._executables.get(key) or self._build(key)
+        executable, program = self._executables.get(key) or self._build(key), self._programs[key]
         with self._lock:
-            state = self._state
-            match key:
-                case Helper.SET_PAGES:
-                    table = executable(state.page_table, upload)
-                    self._state = state.replace(page_table=table)
-                    return table
-                case Helper.ZERO_PAGES:
-                    store = executable(state.store, upload)
-                    self._state = state.replace(store=store)
-                    return store
-                case Helper.SAVE_PAGES | Helper.SAVE_SNAPSHOT:
-                    return executable(state.store, upload)
-                case Helper.LOAD_PAGES | Helper.LOAD_SNAPSHOT:
-                    store, done = executable(state.store, contents, upload)
-                    self._state = state.replace(store=store)
-                    return done
-                case Helper.SET_SLOT:
-                    self._controls = executable(self._controls, upload)
-                    return self._controls.columns
-                case Mask():
-                    parts = self._masks.left, state.last_token, state.logits, self._masks.table, upload
-                    left, last, drawn = executable(*parts)
-                    self._masks, self._state = self._masks.replace(left=left), state.replace(last_token=last)
-                    return drawn
-                case Helper.SET_MASKS | Helper.SET_MANY_MASKS:
-                    self._masks = self._masks.replace(table=executable(self._masks.table, upload))
-                    return self._masks.table
-                case Tops():
-                    return executable(state.last_token, state.logits, upload)
-                case Helper.SCORE:
-                    return executable(self._params, state.hidden, upload)
-                case Helper.POOL:
-                    return executable(state.hidden, upload)
-                case Draw():
-                    parts = (state.next_pos, state.sampling, self._masks.left if masked else state.logits, upload)
-                    if key.sampler is Sampler.ANY:
-                        parts = (*parts[:-1], state.logits, upload)
-                    if key.sampler >= Sampler.FULL:
-                        last, self._controls, drawn = executable(state.last_token, self._controls, *parts)
-                    else:
-                        last, drawn = executable(state.last_token, *parts)
-                    self._state = state.replace(last_token=last)
-                    return drawn
-                case _:
-                    params = self._without_layers if self._programs[key].is_chained else self._params
-                    self._state, tokens = executable(params, state, upload)
-                    return tokens
+            given = [attrgetter(f"_{name}")(self) for name in program.reads]
+            if masked:
+                given[program.reads.index(LOGITS)] = self._masks.left
+            results = executable(*given, *contents, upload)
+            if len(program.writes) + (program.made is not None) == 1:
+                results = (results,)
+            for name, new in zip(program.writes, results, strict=False):  # what it made comes after those
+                root, _, part = f"_{name}".partition(".")
+                setattr(self, root, getattr(self, root).replace(**{part: new}) if part else new)
+            return results[-1]
 
     def _build(self, key: Key) -> jax.stages.Compiled:
         """A program that is needed before warm-up came to it, or without one."""

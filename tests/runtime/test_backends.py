@@ -37,7 +37,7 @@ from jaxinfer.runtime.backends import (
 )
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.packing import DecodeColumn, ExtendLayout
-from jaxinfer.runtime.state import DeviceState, init_controls, init_masks, init_state
+from jaxinfer.runtime.state import DeviceState, init_state
 from jaxinfer_kernels import cpu
 from jaxinfer_kernels.cpu import Isa
 from jaxinfer_kernels.launch import ffi, sequence
@@ -275,16 +275,8 @@ def test_the_largest_of_many_logits_are_found_by_a_kernel_of_its_own(backends, r
 @pytest.mark.parametrize("rows", [1, 10])
 def test_masks_are_left_out_by_the_chosen_kernel(rows, masks, kernels):
     device = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
-    state, controls, mask_state = (
-        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), jax.eval_shape(init))
-        for init in (
-            functools.partial(init_state, limits(10), MODEL, "bfloat16"),
-            functools.partial(init_controls, limits(10)),
-            functools.partial(init_masks, limits(10)),
-        )
-    )
     model = step.Model(MODEL, dense, dataclasses.replace(XLA_ONLY, masks=masks))
-    listed = programs.programs(model, limits(10), state.store.pages[0], state, controls, mask_state)
+    listed = programs.without_arrays(model, limits(10), "bfloat16", device)
     (program,) = [program for program in listed if program.key == programs.Mask(rows)]
     assert kernels_of(program.function, *program.arguments) == (kernels, 0)
 
