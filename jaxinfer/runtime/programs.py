@@ -45,12 +45,12 @@ from jaxinfer.runtime.moving import PAGES_MOVED
 from jaxinfer.runtime.packing import (
     DRAW_WIDTH,
     DrawColumn,
-    ExtendLayout,
     MaskColumn,
     PageColumn,
     PieceColumn,
-    SlotLayout,
     decode_width,
+    extend_layout,
+    slot_layout,
 )
 from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.sampler import draw_rows
@@ -277,7 +277,7 @@ def programs(
             cublas = rows >= (CUBLAS_ROWS if ours else CUBLAS_XLA_ROWS)
         else:
             function, rows = functools.partial(step.extend, model, key), key.rows
-            upload = array(ExtendLayout.of(key, limits.page_size, has_state=has_state).size)
+            upload = array(extend_layout(key, limits.page_size, has_state=has_state).size)
             cublas = key.logits >= CUBLAS_ROWS or key.tokens >= CUBLAS_TOKENS
         chained = kernels_for(model.config, model.backends, key).sequence
         reads, options = ("without_layers" if chained else "params", "state"), _options(state, cublas)
@@ -341,7 +341,7 @@ def _full_programs(
     model: step.Model, limits: Limits, make: _Make, array: _Array, masks: MaskState
 ) -> Iterator[Program]:
     """What goes before and after draws, and what the full sampler needs beside its own."""
-    slot, table = array(SlotLayout(limits.vocab_size).size), ("masks.table",)
+    slot, table = array(slot_layout(limits.vocab_size).size), ("masks.table",)
     yield make(Helper.SET_SLOT, set_slot, ("controls",), slot, writes=("controls",))
     for key, count in ((Helper.SET_MASKS, MASKS_WRITTEN), (Helper.SET_MANY_MASKS, MANY_MASKS_WRITTEN)):
         yield make(key, set_masks, table, array(count, 1 + masks.table.shape[1]), writes=table)

@@ -27,7 +27,7 @@ from jaxinfer.runtime.host_array import HostArray
 from jaxinfer.runtime.lowering import Facts, Lowerers
 from jaxinfer.runtime.mask_table import Masks, MaskTable
 from jaxinfer.runtime.moving import PAGES_MOVED, Mover
-from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
+from jaxinfer.runtime.packing import extend_layout
 from jaxinfer.runtime.pending import PendingStep, Pooled, Scored
 from jaxinfer.runtime.plan import DeviceFacts, Plan, Sampler
 from jaxinfer.runtime.pool import keep_small_arrays_apart
@@ -127,7 +127,7 @@ class DeviceRunner:
         self._undrawn = lambda: None  # its logits are overwritten
         for row in plan.rows:
             if row.sampling is not None and row.sampling.controls is not None:
-                self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, SlotLayout(self.limits.vocab_size)))
+                self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, self.limits.vocab_size))
         is_decode = plan.is_decode and all([row.sample for row in plan.rows])
         masked = plan.is_masked
         tokens = self._decode(plan, masked=masked) if is_decode else self._extend(plan, masked=masked)
@@ -190,9 +190,9 @@ class DeviceRunner:
         if sum([(row.count - 1) * (row.start + row.count) for row in plan.rows]) > self._max_read_again:
             ready = tuple(size for size in ready if size not in self._by_token)
         bucket = buckets.pick_extend(ready, need)
-        layout = ExtendLayout.of(bucket, self.limits.page_size, has_state=self._has_state)
+        layout = extend_layout(bucket, self.limits.page_size, has_state=self._has_state)
         updates = packing.page_updates(plan.rows)
-        if len(updates) > layout.updates:
+        if len(updates) > layout.shapes["pages"][0]:
             self._write_pages(updates)
             updates = updates[:0]
         tokens: jax.Array = self._dispatch(bucket, packing.pack_extend(plan, layout, updates, masked=masked))

@@ -10,7 +10,7 @@ from jaxinfer.config import Limits
 from jaxinfer.layers.store import Store, new_store
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.runtime.mask_table import mask_rows
-from jaxinfer.runtime.packing import ControlColumn, SamplingColumn, SlotLayout
+from jaxinfer.runtime.packing import ControlColumn, SamplingColumn
 from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
 
 
@@ -72,7 +72,7 @@ def init_controls(limits: Limits) -> ControlState:
     return ControlState(
         columns=jnp.zeros((slots, len(ControlColumn)), jnp.int32),
         bias=jnp.zeros((slots, 2, MAX_LOGIT_BIAS), jnp.int32),
-        bits=jnp.zeros((slots, 2, SlotLayout(limits.vocab_size).words), jnp.uint32),
+        bits=jnp.zeros((slots, 2, -(-limits.vocab_size // 32)), jnp.uint32),
         counts=jnp.zeros((slots, limits.vocab_size), jnp.uint16),
     )
 
@@ -92,6 +92,6 @@ def init_masks(limits: Limits) -> MaskState:
     """A state of zeros."""
     rows = sum(mask_rows(limits.vocab_size, limits.max_num_seqs))
     return MaskState(
-        table=jnp.zeros((rows, SlotLayout(limits.vocab_size).words), jnp.int32),
+        table=jnp.zeros((rows, -(-limits.vocab_size // 32)), jnp.int32),
         left=jnp.zeros((limits.max_num_seqs, limits.vocab_size), jnp.float32),
     )

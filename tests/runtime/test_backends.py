@@ -36,7 +36,7 @@ from jaxinfer.runtime.backends import (
     kernels_for,
 )
 from jaxinfer.runtime.buckets import Decode
-from jaxinfer.runtime.packing import DecodeColumn, ExtendLayout
+from jaxinfer.runtime.packing import DecodeColumn, extend_layout
 from jaxinfer.runtime.state import DeviceState, init_state
 from jaxinfer_kernels import cpu
 from jaxinfer_kernels.cpu import Isa
@@ -314,7 +314,7 @@ def test_an_extend_step_has_the_chosen_kernels(backends, tokens, rows, kernels):
 def kernels_of_extend(backends: Backends, tokens: int, rows: int, model: DenseConfig = MODEL) -> tuple[int, int]:
     (bucket,) = limits(rows, tokens).extend_buckets
     extend = functools.partial(step.extend, step.Model(model, dense, backends), bucket)
-    upload = jax.ShapeDtypeStruct((ExtendLayout.of(bucket, 64).size,), jnp.int32)
+    upload = jax.ShapeDtypeStruct((extend_layout(bucket, 64).size,), jnp.int32)
     return kernels_of(extend, *avals(rows, tokens, model), upload)
 
 
