@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxinfer.cache.spec import largest_per_token
+from jaxinfer.cache.spec import PagedKV
 from jaxinfer.checkpoint.memory import available_device_bytes
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models.config import ModelConfig
@@ -106,7 +106,8 @@ class DeviceRunner:
         self._extend_ready = limits.extend_buckets
         smaller = limits.extend_buckets[:-1]  # the largest has to carry any plan
         self._by_token = {size for size in smaller if kernels_for(config, backends, size).reads_by_token}
-        self._max_read_again = MAX_READ_AGAIN // largest_per_token(config.caches(dtype.name))  # tokens
+        of_token = [spec.bytes_per_token for spec in config.caches(dtype.name) if isinstance(spec, PagedKV)]
+        self._max_read_again = MAX_READ_AGAIN // max(of_token)  # tokens
         self._samplers = programs.samplers(backends.sampling, device.platform)
         self._draws_tell_logprobs = programs.num_top_drawn(backends.sampling, limits) > 0
         self._read_draws()
@@ -116,10 +117,9 @@ class DeviceRunner:
         ops = backends.by_op() | {"weights": config.held_in(dtype.name)}
         self._facts = DeviceFacts(self._arrays_bytes(), ops, backends.timings)
 
-    # What the engine calls
+    # What the engine calls, as plan.Runner says
 
     def run(self, plan: Plan) -> PendingStep:
-        """Dispatch one step without waiting for it."""
         with self._turn:
             return self._run(plan)
 
@@ -242,16 +242,13 @@ class DeviceRunner:
         return owners, [self._dispatch(Helper.POOL, chunk) for chunk in packing.chunks(pieces, PIECES)]
 
     def zero_pages(self, page_ids: Sequence[int]) -> None:
-        """Overwrite these pages' keys and values with zeros, after every step already dispatched."""
         for chunk in packing.chunks(np.asarray(page_ids, np.int32), PAGES_ZEROED):
             self._dispatch(Helper.ZERO_PAGES, chunk)
 
     def save_pages(self, page_ids: Sequence[int]) -> list[Any]:
-        """Copy these pages to host memory, after every step already dispatched; the arrays are ready once they are."""
         return self._movers[Helper.SAVE_PAGES].save(page_ids)
 
     def load_pages(self, page_ids: Sequence[int], contents: Sequence[Any]) -> None:
-        """Overwrite these pages with what was saved, after every step already dispatched."""
         self._movers[Helper.LOAD_PAGES].load(page_ids, contents)
 
     def _new_movers(self) -> dict[Helper, Mover]:
@@ -269,7 +266,6 @@ class DeviceRunner:
         return {key: mover for save, load, mover in movers for key in (save, load)}
 
     def reset(self) -> None:
-        """Drop the device state and allocate it anew; every page and slot loses its content."""
         for mover in self._movers.values():
             mover.clear()
         self._uploaded.clear()
@@ -306,7 +302,7 @@ class DeviceRunner:
             self._make_graphs(todo)
         with self._lock:  # or a step in another thread may take the array meanwhile
             self._state.next_pos.block_until_ready()
-        memory_bytes = self._facts.memory_bytes | {"temporaries": self.temporary_bytes()}
+        memory_bytes = self._facts.memory_bytes | {"temporaries": self._temporary_bytes()}
         self._facts = dataclasses.replace(self._facts, memory_bytes=memory_bytes)
         self._counter.start()
 
@@ -398,11 +394,9 @@ class DeviceRunner:
         rest = _nbytes((self._state, self._controls, self._masks)) - pages_bytes
         return {"weights": _nbytes(self._params), "pages": pages_bytes, "state": rest}
 
-    def profile(self, folder: str | None) -> None:
-        """Begin a trace of the device into `folder`; None ends it. Safe from any thread."""
-        trace(folder)
+    profile = staticmethod(trace)
 
-    def temporary_bytes(self) -> int:
+    def _temporary_bytes(self) -> int:
         """The most that any compiled program needs beside its arguments."""
         analyses = [executable.memory_analysis() for executable in self._executables.values()]
         return max((analysis.temp_size_in_bytes for analysis in analyses if analysis), default=0)
