@@ -54,7 +54,7 @@ from jaxinfer.runtime.packing import (
 )
 from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.sampler import draw_rows
-from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_controls, init_masks, init_state
+from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_all
 from jaxinfer_kernels.launch import ffi, sequence
 from jaxinfer_kernels.sampling.sm90_logprobs import MOST
 
@@ -175,7 +175,11 @@ class Program:
 
     def lower(self, function: Callable[..., Any] | None = None) -> jax.stages.Lowered:
         """Trace and lower: Python's part of compiling, under its lock. function: one that does the same."""
-        where = self._out_shardings()
+        where = None  # where the arguments are
+        if self.to_host:
+            device = jax.tree.leaves(self.arguments)[0].sharding
+            host = device.with_memory_kind(PINNED_HOST)
+            where = (*[device] * len(self.writes), host) if self.writes else host
         jitted = jax.jit(function or self.function, donate_argnums=self.donated, out_shardings=where)
         return jitted.lower(*self.arguments)
 
@@ -188,14 +192,6 @@ class Program:
                 raise
             logger.warning("%s: compiled without %s, since XLA says: %s", self.name, dict(self.options), error)
             return lowered.compile()
-
-    def _out_shardings(self) -> Any:
-        """Where each result goes; None: where the arguments are."""
-        if not self.to_host:
-            return None
-        device = jax.tree.leaves(self.arguments)[0].sharding
-        host = device.with_memory_kind(PINNED_HOST)
-        return (*[device] * (len(self.result) - 1), host) if isinstance(self.result, tuple) else host
 
     def serialize(self, compiled: jax.stages.Compiled) -> bytes:
         """The executable behind its chains, whose kernels it does not hold compiled.
@@ -241,11 +237,7 @@ def without_arrays(model: step.Model, limits: Limits, dtype: DType, where: jax.s
             return leaf.arrays(dtype, sharding=where)
         return _aval(leaf, where)
 
-    makes = (
-        functools.partial(init_state, limits, model.config, dtype),
-        *(functools.partial(init, limits) for init in (init_controls, init_masks)),
-    )
-    kept = [jax.tree.map(aval, jax.eval_shape(make)) for make in makes]
+    kept = jax.tree.map(aval, jax.eval_shape(functools.partial(init_all, limits, model.config, dtype)))
     params = jax.tree.map(aval, model.family.specs(model.config))
     return programs(model, limits, params, *kept)
 

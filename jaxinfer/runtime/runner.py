@@ -44,7 +44,7 @@ from jaxinfer.runtime.programs import (
     Program,
     Tops,
 )
-from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_controls, init_masks, init_state
+from jaxinfer.runtime.state import init_all
 from jaxinfer.runtime.trace import trace
 from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all, num_chained, num_lowerers
 from jaxinfer_kernels.launch import ffi
@@ -78,14 +78,10 @@ class DeviceRunner:
             self._placed.enter_context(step.layers_placed(family, params))
         self._params, self._without_layers = params, step.without_layers(family, params)
         self._device, dtype = device, dtype_of(family.specs(config), params)
-        made = functools.partial(jax.jit, out_shardings=jax.sharding.SingleDeviceSharding(device))
-        self._init = made(functools.partial(init_state, limits, config, dtype))
-        self._init_controls = made(functools.partial(init_controls, limits))
-        self._init_masks = made(functools.partial(init_masks, limits))
-        self._state: DeviceState = self._init()
+        where = jax.sharding.SingleDeviceSharding(device)
+        self._init = jax.jit(functools.partial(init_all, limits, config, dtype), out_shardings=where)
+        self._state, self._controls, self._masks = self._init()
         self._has_state = self._state.store.states is not None
-        self._controls: ControlState = self._init_controls()
-        self._masks: MaskState = self._init_masks()
         self.mask_table = MaskTable(limits.vocab_size, limits.max_num_seqs)
         self._fences = keep_small_arrays_apart(device) if device.platform == "gpu" else []
         self._lock = threading.Lock()
@@ -274,7 +270,7 @@ class DeviceRunner:
         self.mask_table.clear()
         with self._lock:
             self._delete_state()
-            self._state, self._controls, self._masks = self._init(), self._init_controls(), self._init_masks()
+            self._state, self._controls, self._masks = self._init()
 
     def warm_up(self, on_progress: OnProgress, cache: ExecutableCache | None = None) -> None:
         """Compile everything and run it once on padding; nothing is compiled afterwards.
@@ -302,7 +298,9 @@ class DeviceRunner:
             self._make_graphs(todo)
         with self._lock:  # or a step in another thread may take the array meanwhile
             self._state.next_pos.block_until_ready()
-        memory_bytes = self._facts.memory_bytes | {"temporaries": self._temporary_bytes()}
+        analyses = [executable.memory_analysis() for executable in self._executables.values()]
+        most = max((analysis.temp_size_in_bytes for analysis in analyses if analysis), default=0)
+        memory_bytes = self._facts.memory_bytes | {"temporaries": most}  # beside a program's arguments
         self._facts = dataclasses.replace(self._facts, memory_bytes=memory_bytes)
         self._counter.start()
 
@@ -395,11 +393,6 @@ class DeviceRunner:
         return {"weights": _nbytes(self._params), "pages": pages_bytes, "state": rest}
 
     profile = staticmethod(trace)
-
-    def _temporary_bytes(self) -> int:
-        """The most that any compiled program needs beside its arguments."""
-        analyses = [executable.memory_analysis() for executable in self._executables.values()]
-        return max((analysis.temp_size_in_bytes for analysis in analyses if analysis), default=0)
 
     def close(self) -> None:
         """Free what is on the device, for the next model of a process that holds on to this one: weights too, and what

@@ -51,6 +51,10 @@ def init_state(limits: Limits, model: ModelConfig, dtype: DTypeLike) -> DeviceSt
     )
 
 
+def init_all(limits: Limits, model: ModelConfig, dtype: DTypeLike) -> "tuple[DeviceState, ControlState, MaskState]":
+    return init_state(limits, model, dtype), init_controls(limits), init_masks(limits)
+
+
 class ControlState(struct.PyTreeNode):
     """What the full sampler knows of each slot, apart from the rest so that plain steps need not pass it on.
 
