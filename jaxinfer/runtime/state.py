@@ -37,7 +37,6 @@ class DeviceState(struct.PyTreeNode):
 
 
 def init_state(limits: Limits, model: ModelConfig, dtype: DTypeLike) -> DeviceState:
-    """A state of zeros."""
     layout = layout_of(model.caches(jnp.dtype(dtype).name), limits.page_size)
     slots = limits.max_num_seqs + 1
     return DeviceState(
@@ -71,7 +70,6 @@ class ControlState(struct.PyTreeNode):
 
 
 def init_controls(limits: Limits) -> ControlState:
-    """A state of zeros."""
     slots = limits.max_num_seqs + 1
     return ControlState(
         columns=jnp.zeros((slots, len(ControlColumn)), jnp.int32),
@@ -93,7 +91,6 @@ class MaskState(struct.PyTreeNode):
 
 
 def init_masks(limits: Limits) -> MaskState:
-    """A state of zeros."""
     rows = sum(mask_rows(limits.vocab_size, limits.max_num_seqs))
     return MaskState(
         table=jnp.zeros((rows, -(-limits.vocab_size // 32)), jnp.int32),
