@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 import itertools
 import math
 from collections.abc import Iterable
@@ -110,17 +111,21 @@ class UploadLayout:
 
     shapes: dict[str, tuple[int, ...]]
 
+    @functools.cached_property
+    def ends(self) -> dict[str, int]:
+        return dict(zip(self.shapes, itertools.accumulate(map(math.prod, self.shapes.values())), strict=True))
+
     @property
     def size(self) -> int:
-        return sum(map(math.prod, self.shapes.values()))
+        return max(self.ends.values())
 
     def part(self, array: Any, name: str) -> Any:
         """Of the array, on the host a view."""
-        starts = itertools.accumulate(map(math.prod, self.shapes.values()), initial=0)
-        start, shape = dict(zip(self.shapes, starts, strict=False))[name], self.shapes[name]
-        return array[start : start + math.prod(shape)].reshape(shape)
+        end, shape = self.ends[name], self.shapes[name]
+        return array[end - math.prod(shape) : end].reshape(shape)
 
 
+@functools.cache
 def extend_layout(bucket: ExtendBucket, page_size: int, *, has_state: bool = False) -> UploadLayout:
     """Of an extend step's array; of models with recurrent layers with loads, as batch.Moves has them, and saves.
 
@@ -136,6 +141,7 @@ def extend_layout(bucket: ExtendBucket, page_size: int, *, has_state: bool = Fal
     return UploadLayout(shapes | ({"loads": (bucket.rows,), "saves": (most, len(SaveColumn))} if has_state else {}))
 
 
+@functools.cache
 def slot_layout(vocab_size: int) -> UploadLayout:
     """Of set_slot's array. bits: two rows of a bit per token."""
     shapes = {"slot": (1,), "columns": (len(ControlColumn),), "bias": (2, MAX_LOGIT_BIAS)}
