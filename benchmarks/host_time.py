@@ -26,7 +26,7 @@ from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.runtime import buckets
 from jaxinfer.runtime.controls import logprob_width
 from jaxinfer.runtime.mask_table import MaskTable
-from jaxinfer.runtime.packing import SlotLayout, pack_slot
+from jaxinfer.runtime.packing import pack_slot
 from jaxinfer.runtime.pending import PendingStep
 from jaxinfer.runtime.plan import Controls, History, Plan, Row, Sampler, Sampling, StepResult
 from jaxinfer.runtime.programs import Draw, Key
@@ -163,7 +163,7 @@ def slot_us(controls: Controls | None) -> float:
         return 0.0
     history = History(list(range(PROMPT)), [], frozenset({1, 2}))
     row = Row(1, 0, PROMPT, sampling=Sampling(controls=controls), history=history)
-    return least_us(lambda: pack_slot(row, SlotLayout(QWENS_VOCAB)))
+    return least_us(lambda: pack_slot(row, QWENS_VOCAB))
 
 
 def generate_us(prefix_caching: bool, detokenize: bool, num_tokens: int) -> float:

@@ -28,7 +28,7 @@ from jaxinfer.server.docs import allowed, fields_of, object_in
 from jaxinfer.server.openapi import MAX_VOCAB_SIZE, Operation, openapi_document
 
 ROOMS = ("protocol", "server", "text", "llm", "engine", "offline")
-CODE_AT = {"fail": 2, "_end_request": 3, "fault": 0}  # which argument of these is a code without its name
+CODE_AT = {"end_request": 3, "fault": 0}  # which argument of these is a code without its name
 PACKAGE = Path(error_classes.__file__).parent
 
 

@@ -68,7 +68,7 @@ class PagePool:
     @property
     def num_available(self) -> int:
         """Pages that can be handed out now, the cached ones included."""
-        return len(self._free) + len(self._unhit) + len(self._cached) + len(self._pinned)
+        return len(self._free) + self.num_cached
 
     @property
     def num_spare(self) -> int:
@@ -78,15 +78,6 @@ class PagePool:
     def key_of(self, page: int) -> PageKey | None:
         """The key that `page` is published under, or None."""
         return self._keys[page]
-
-    def _digest(self, page: int) -> bytes:
-        key = self._keys[page]
-        assert key is not None
-        return key.digest
-
-    def table_of(self, page: int) -> int:
-        """The page table that a published page is for."""
-        return self._tables[page]
 
     def find(self, table: int, key: PageKey, parent: PageKey) -> int:
         """The page that holds for a table what `key`, which follows `parent`, says; 0: there is none."""
@@ -203,9 +194,9 @@ class PagePool:
             self._pinned_by[session] = list(page_ids)
         while len(self._pins) > most:
             oldest, pages = next(iter(self._pinned_by.items()))
-            length = len(pages) - 1
-            while length and self._digest(pages[length - 1]) == self._digest(pages[-1]):  # another table's, same tokens
-                length -= 1
+            last, length = self._keys[pages[-1]], len(pages) - 1
+            while length and last and (key := self._keys[pages[length - 1]]) and key.digest == last.digest:
+                length -= 1  # another table's, same tokens
             self._cut(oldest, length)
 
     def remember(self, session: str, page_ids: Sequence[int], keys: Sequence[PageKey], most: int) -> None:

@@ -127,11 +127,6 @@ class CacheLayout:
         return total
 
 
-def largest_per_token(specs: Iterable[CacheSpec]) -> int:
-    """Bytes that the layer with the most of them keeps of a token."""
-    return max(spec.bytes_per_token for spec in specs if isinstance(spec, PagedKV))
-
-
 def layout_of(specs: Iterable[CacheSpec], page_size: int) -> CacheLayout:
     """The layout whose pages leave the fewest bytes unused, with at most MAX_TABLES page tables."""
     groups = groups_of(specs)

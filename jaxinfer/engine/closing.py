@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxinfer.runtime.packing import bits_of, marked
 from jaxinfer.text.grammar.compiler import Grammar
 
 FROM = 512  # tokens left; before, nothing is looked for
@@ -66,7 +67,7 @@ class Closer:
         spare = self.spare
         if spare is None or self._ending is None:
             return mask
-        first: np.ndarray = whole & self._first(self._ending)
+        first: np.ndarray = whole & (_bits(self._ending[:1], len(self._ends)) if self._ending else self._ends)
         if spare <= 0 and first.any():
             return first
         kept: np.ndarray = self._kept(mask, self._ending) | (first & mask)
@@ -95,9 +96,6 @@ class Closer:
             if len(rest) < self._remaining and self._grammar.may_end(rest):
                 return rest
         return self._grammar.ending(self._usable, min(MAX_ENDING, self._remaining - 1))
-
-    def _first(self, ending: tuple[int, ...]) -> np.ndarray:
-        return _bits(ending[:1], len(self._ends)) if ending else self._ends
 
     def _kept(self, mask: np.ndarray, ending: tuple[int, ...]) -> np.ndarray:
         """Of a mask the tokens after which an ending is known to fit."""
@@ -128,7 +126,5 @@ def _ids(mask: np.ndarray) -> np.ndarray:
     return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little").view(bool))
 
 
-def _bits(ids: Sequence[int], width: int) -> np.ndarray:
-    flags = np.zeros(width * 32, bool)
-    flags[list(ids)] = True
-    return np.packbits(flags, bitorder="little").view(np.int32)
+def _bits(ids: Sequence[int], num_words: int) -> np.ndarray:
+    return bits_of(marked(ids, 32 * num_words))

@@ -99,7 +99,8 @@ class Engine:
         """
         with interrupts_held():
             self._mark = time.perf_counter()
-            self._drain_inbox()
+            while not self.inbox.empty():
+                self._handle(self.inbox.get())
             try:
                 self._advance()
                 self._try_again()
@@ -255,7 +256,7 @@ class Engine:
         masks, failed = masks_of(step, self.grammars, self._runner.mask_table, self.scheduler.counters)
         for sequence, reason in failed:
             code = "engine_error" if reason.endswith(STRAYED) else "no_token_left"
-            self._news += self.scheduler.fail(sequence.request.id, reason, code)
+            self._news += self.scheduler.end_request(sequence.request.id, "error", reason, code)
         self._on_device([step], self._in_flight[-1][1].draw, masks)
         if self.limits.enable_fast_forward:
             look_ahead(step, masks.rows, self._runner.mask_table.only_one)
@@ -341,7 +342,8 @@ class Engine:
         if request.structure is None:
             return
         if self.grammars is None:
-            self._news += self.scheduler.fail(request.id, "grammars need an engine with a tokenizer", "no_grammars")
+            why = "grammars need an engine with a tokenizer"
+            self._news += self.scheduler.end_request(request.id, "error", why, "no_grammars")
             return
         self._num_compiling += 1
         future = self.grammars.compile(request.structure.text, closes=request.structure.closes)
@@ -362,11 +364,7 @@ class Engine:
             # the answer goes on without
             self.scheduler.begin_grammar(request_id, cast(Grammar, NoGrammar(message)))
         else:
-            self._news += self.scheduler.fail(request_id, message, "invalid_grammar")
-
-    def _drain_inbox(self) -> None:
-        while not self.inbox.empty():
-            self._handle(self.inbox.get())
+            self._news += self.scheduler.end_request(request_id, "error", message, "invalid_grammar")
 
     def _handle(self, message: Message) -> None:
         self._stalled = False
@@ -381,7 +379,7 @@ class Engine:
             case Compiled(request_id, grammar):
                 self._begin_grammar(request_id, grammar)
             case Abort(request_id):
-                self._news += self.scheduler.abort(request_id)
+                self._news += self.scheduler.end_request(request_id, "abort")
             case Acknowledge(seen):
                 for choice in seen:
                     self.scheduler.acknowledge(*choice)

@@ -23,7 +23,8 @@ def dress_row(row: Row, sequence: Sequence) -> None:
     if sequence.needs_scores:
         row.targets = tokens[row.start + 1 : min(row.start + row.count + 1, sequence.num_prompt)]
     if sequence.is_pooled:
-        row.num_pooled = num_pooled(sequence, row)
+        is_last = row.start + row.count == len(sequence.tokens)
+        row.num_pooled = row.count if sequence.request.pooling == "mean" else int(is_last)
 
 
 class HostLogprobs:
@@ -61,13 +62,6 @@ def note_token(output: Output, sequence: Sequence, found: HostLogprobs | None, i
         output.prompt_logprobs, sequence.num_to_score, sequence.scores = sequence.scores, 0, []
     if sequence.may_end_at is not None and len(sequence.tokens) >= sequence.may_end_at:
         sequence.settle_controls()
-
-
-def num_pooled(sequence: Sequence, row: Row) -> int:
-    """How many of a row's last positions belong to the embedding."""
-    if sequence.request.pooling == "mean":
-        return row.count
-    return int(row.start + row.count == len(sequence.tokens))
 
 
 def read_pooled(sequence: Sequence, row: Row, found: np.ndarray) -> Output | None:

@@ -91,10 +91,6 @@ class Scheduler:
         if not self.limits.enable_prefix_caching and not first.num_to_score:
             self._admit_siblings(first)
 
-    def abort(self, request_id: str) -> list[Output]:
-        """End every unfinished choice of a request, wherever it stands; unknown ids are ignored."""
-        return self._end_request(request_id, "abort")
-
     def end(self, request_id: str, index: int) -> None:
         """End one choice whose text is complete; ignored when it has ended already."""
         if (sequence := self.live.get(request_id, {}).get(index)) is not None:
@@ -109,10 +105,6 @@ class Scheduler:
         """A request's grammar is compiled: its choices may start, each with a copy of its own."""
         for sequence in self.live.get(request_id, {}).values():
             sequence.begin_grammar(grammar.copy(), self.limits.vocab_size)
-
-    def fail(self, request_id: str, error: str, code: str) -> list[Output]:
-        """End a request that cannot go on, alone."""
-        return self._end_request(request_id, "error", error, code)
 
     @property
     def num_unfinished(self) -> int:
@@ -301,7 +293,9 @@ class Scheduler:
         sequence.admitted_s = time.monotonic()
         sequence.cached_tokens = min(num_cached, sequence.num_prompt)  # of a resumed one, output may be cached too
         if sequence.index == 0:
-            self.counters.count_prompt(sequence.num_prompt, sequence.cached_tokens, num_on_host)
+            self.counters.prompt_tokens += sequence.num_prompt
+            self.counters.cached_tokens += sequence.cached_tokens
+            self.counters.host_cached_tokens += min(num_on_host, sequence.cached_tokens)
 
     def _add_row(self, step: Step, sequence: Sequence, count: int) -> None:
         """Append a running sequence's row of `count` tokens and move its `dispatched`."""
@@ -368,7 +362,10 @@ class Scheduler:
                 outputs.append(output)
                 num_sampled += 1
                 if sequence.forced:
-                    num_sampled += self._take_forced(sequence, output)
+                    num_forced = append_forced(sequence, output)
+                    num_sampled += num_forced
+                    self.counters.masked_tokens += num_forced
+                    self.counters.forwarded_tokens += num_forced
                 if sequence.may_wait:
                     num_sampled += sequence.close_thoughts(output, token)
                 if (last := sequence.tokens[-1]) in sequence.end_ids or len(sequence.tokens) == sequence.max_length:
@@ -382,13 +379,6 @@ class Scheduler:
         if self.isolation.active:
             self._withdraw_cleared(step)
         return outputs
-
-    def _take_forced(self, sequence: Sequence, output: Output) -> int:
-        """Commit what the grammar forces after the token just committed. Returns how many."""
-        num_forced = append_forced(sequence, output)
-        self.counters.masked_tokens += num_forced
-        self.counters.forwarded_tokens += num_forced
-        return num_forced
 
     def _finish(self, sequence: Sequence, output: Output, token: int) -> None:
         """End a sequence by its last token, for "stop" rather than "length" when both hold."""
@@ -417,7 +407,7 @@ class Scheduler:
             self._withdraw(sequence)
         self.cache.reset([sequence.cache for sequence in self.waiting])
         culprit = self.isolation.blame(suspects)
-        return [] if culprit is None else self._end_request(culprit, "error", STEP_FAILED, "step_failed")
+        return [] if culprit is None else self.end_request(culprit, "error", STEP_FAILED, "step_failed")
 
     def _withdraw_cleared(self, step: Step) -> None:
         """Make room for the other suspects: who has come as far as before waits until the isolation is over."""
@@ -434,12 +424,12 @@ class Scheduler:
         sequence.cache.nonfinite = True
         if sequence.state is State.ENDED:
             return []
-        return self._end_request(sequence.request.id, "error", NOT_FINITE, "non_finite")
+        return self.end_request(sequence.request.id, "error", NOT_FINITE, "non_finite")
 
-    def _end_request(
+    def end_request(
         self, request_id: str, reason: str, error: str | None = None, code: str | None = None
     ) -> list[Output]:
-        """End every unfinished choice of a request."""
+        """End every unfinished choice of a request, wherever it stands; unknown ids are ignored."""
         outputs = []
         for sequence in list(self.live.get(request_id, {}).values()):
             sequence.held = []

@@ -383,15 +383,11 @@ class Sequence:
     @property
     def must_wait(self) -> bool:
         """Whether a decoding sequence must see more of its tokens, here or in its text state, before the next."""
-        reads_back = self.close_at is not None and self.dispatched + 1 >= self.close_at
-        reads_back = reads_back or self.may_close_at_once
-        return (reads_back and self.dispatched >= len(self.tokens)) or self.must_wait_for_text
-
-    @property
-    def may_close_at_once(self) -> bool:
-        """Whether the next token may begin thoughts that may have none."""
         limit, thoughts = self.request.thoughts, self.thoughts
-        return limit is not None and thoughts is not None and limit.budget == 0 and thoughts.may_begin
+        reads_back = self.close_at is not None and self.dispatched + 1 >= self.close_at
+        if limit is not None and thoughts is not None and limit.budget == 0:
+            reads_back |= thoughts.may_begin  # of which there may be none: the next token may have to close them
+        return (reads_back and self.dispatched >= len(self.tokens)) or self.must_wait_for_text
 
     def follow_thoughts(self, token: int, length: int) -> None:
         """A token has been committed, the sequence's `length`th."""

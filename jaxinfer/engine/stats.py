@@ -37,9 +37,6 @@ class Work:
             self.busy_s + other.busy_s,
         )
 
-    def copy(self) -> "Work":
-        return self.plus(Work())
-
 
 def add_up[T: (int, float)](one: Mapping[str, T], other: Mapping[str, T]) -> dict[str, T]:
     """The sums by name; a name that is missing counts nothing."""
@@ -71,15 +68,9 @@ class Counters:
     )
     work: Work = dataclasses.field(default_factory=Work)
 
-    def count_prompt(self, num_tokens: int, num_cached: int, num_on_host: int) -> None:
-        """One that was admitted for the first time."""
-        self.prompt_tokens += num_tokens
-        self.cached_tokens += num_cached
-        self.host_cached_tokens += min(num_on_host, num_cached)
-
     def copy(self) -> "Counters":
         """One that counts no further."""
-        return dataclasses.replace(self, finished=dict(self.finished), work=self.work.copy())
+        return dataclasses.replace(self, finished=dict(self.finished), work=self.work.plus(Work()))
 
 
 @dataclasses.dataclass(slots=True)

@@ -130,24 +130,27 @@ def _over_pages(attend: Callable[..., tuple[jax.Array, Pages]]) -> Callable[...,
     return op
 
 
+def _after_writing(
+    attend: Callable[..., jax.Array], rows: tuple[Any, ...], raw: RawHeads, pages: Pages, **how: Any
+) -> tuple[jax.Array, Pages]:
+    """XLA norms, rotates and stores, then `attend` reads.    rows: what it takes behind the page table."""
+    q, k, v = raw.split()
+    pages = write_kv(*pages, raw.index, k, v, raw.pages, raw.batch.offsets)
+    return attend(q, (*pages, raw.index), (raw.table, *rows), window=raw.spec.window, **how), pages
+
+
 # Steps of one token a sequence
 
 
 @_over_pages
 def decode_xla(context: int | None, raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     """context: no sequence is longer, and there is no loop then; None is any length."""
-    batch, (q, k, v) = raw.batch, raw.split()
-    pages = write_kv(*pages, raw.index, k, v, raw.pages, batch.offsets)
-    rows, bounds = (raw.table, batch.slots, batch.lengths), dict(context=context, window=raw.spec.window)
-    return decode_attention(q, (*pages, raw.index), rows, **bounds), pages
+    return _after_writing(decode_attention, (raw.batch.slots, raw.batch.lengths), raw, pages, context=context)
 
 
 @_over_pages
 def decode_cpu(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
-    batch, (q, k, v) = raw.batch, raw.split()
-    pages = write_kv(*pages, raw.index, k, v, raw.pages, batch.offsets)
-    rows = raw.table, batch.slots, batch.lengths
-    return cpu_attention.decode_attention(q, (*pages, raw.index), rows, window=raw.spec.window), pages
+    return _after_writing(cpu_attention.decode_attention, (raw.batch.slots, raw.batch.lengths), raw, pages)
 
 
 @_over_pages
@@ -173,22 +176,16 @@ def decode_sm90(tuning: DecodeTuning, raw: RawHeads, pages: Pages) -> tuple[jax.
 # Steps of several tokens a sequence
 
 
-def _extend(raw: RawHeads, pages: Pages, **how: Any) -> tuple[jax.Array, Pages]:
-    batch, (q, k, v) = raw.batch, raw.split()
-    pages = write_kv(*pages, raw.index, k, v, raw.pages, batch.offsets)
-    rows = raw.table, *batch.sequences
-    return extend_attention(q, (*pages, raw.index), rows, window=raw.spec.window, **how), pages
-
-
 @_over_pages
 def extend_xla(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
-    return _extend(raw, pages)
+    return _after_writing(extend_attention, raw.batch.sequences, raw, pages)
 
 
 @_over_pages
 def extend_cpu(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     """Sequences of several tokens are XLA's."""
-    return _extend(raw, pages, of_one_token=cpu_attention.decode_attention)
+    how = dict(of_one_token=cpu_attention.decode_attention)
+    return _after_writing(extend_attention, raw.batch.sequences, raw, pages, **how)
 
 
 @_over_pages

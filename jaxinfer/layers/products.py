@@ -57,10 +57,6 @@ class Norm:
     eps: float
     first: bool = False
 
-    @property
-    def stacked(self) -> Stacked:
-        return stacked(self.weight)
-
 
 @dataclasses.dataclass(frozen=True)
 class Deferred:
@@ -128,7 +124,7 @@ def _alone(linear_residual: Callable[..., jax.Array], **tuning: Any) -> Callable
 def _small_linear(tuning: SmallTuning, x: jax.Array | Deferred, w: jax.Array, bias: Weight | None) -> jax.Array:
     if not isinstance(x, Deferred):
         return _linear(x, w, bias)
-    norm, added = x.norm.stacked, None if bias is None else stacked(bias)
+    norm, added = stacked(x.norm.weight), None if bias is None else stacked(bias)
     assert added is None or added.layer == norm.layer, "a norm and the bias behind it are of one layer"
     tuning = dataclasses.replace(tuning, pdl=not x.norm.first)
     rest = dict(eps=x.norm.eps, bias=added and added.array, tuning=tuning)
@@ -138,7 +134,7 @@ def _small_linear(tuning: SmallTuning, x: jax.Array | Deferred, w: jax.Array, bi
 def _small_gate_up(tuning: SmallTuning, x: jax.Array | Deferred, w: jax.Array) -> jax.Array:
     if not isinstance(x, Deferred):
         return xla_linear.gate_up(x, w)
-    norm = x.norm.stacked
+    norm = stacked(x.norm.weight)
     return sm90_small.norm_gate_up(x.rows, norm.array, w, norm.index, eps=x.norm.eps, tuning=tuning)
 
 
@@ -149,14 +145,14 @@ def _begun_norm(x: jax.Array | DeferredNorm, norm: Norm) -> Deferred:
     """x with the norm begun, which the product ends, or with it taken."""
     if isinstance(x, DeferredNorm):
         return Deferred(x, norm)
-    scale = norm.stacked
+    scale = stacked(norm.weight)
     return Deferred(sm90_norm.rms_norm(x, scale.array, scale.index, eps=norm.eps, pdl=not norm.first), norm)
 
 
 def _medium_linear(tuning: MediumTuning, x: jax.Array | Deferred, w: jax.Array, bias: Weight | None) -> jax.Array:
     if not isinstance(x, Deferred):
         return _linear(x, w, bias)
-    layer = x.norm.stacked if bias is None else stacked(bias)
+    layer = stacked(x.norm.weight) if bias is None else stacked(bias)
     added = None if bias is None else layer.array
     return sm90_medium.linear_bias(x.rows, w, layer.index, bias=added, eps=x.norm.eps, tuning=tuning)
 
@@ -172,7 +168,7 @@ def _medium_linear_residual(
 ) -> jax.Array | DeferredNorm:
     if then is None or not can_defer_norm(*residual.shape, residual.dtype, tuning):
         return sm90_medium.linear_residual(x, w, residual, tuning=tuning)
-    norm = then.stacked
+    norm = stacked(then.weight)
     return sm90_medium.linear_residual(x, w, residual, norm=norm.array, layer=norm.index, tuning=tuning)
 
 

@@ -7,7 +7,7 @@ This version, by XLA, takes the tokens of a prompt one after the other.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,14 +21,6 @@ type Read = Callable[[Arrays, jax.Array], jax.Array]
 """(state behind a token, the token's query) -> out, likewise."""
 
 
-class _Of(NamedTuple):
-    """One layer's arrays: of all slots, and of snapshots."""
-
-    rows: Arrays
-    inputs: Arrays
-    snapshots: Arrays
-
-
 def recurrent(
     move: Move, read: Read, inputs: Arrays, query: jax.Array, batch: Batch, cache: Any, layer: int
 ) -> tuple[jax.Array, Any]:
@@ -40,37 +32,33 @@ def recurrent(
     """
     group, index = batch.place(layer)
     trees = cache.states.rows, cache.states.inputs, cache.states.snapshots
-    mine = _Of(*({name: array[index] for name, array in tree[group].items()} for tree in trees))
+    rows, before, snapshots = (jax.tree.map(lambda array: array[index], tree[group]) for tree in trees)
     moves = batch.moves
     assert moves is not None, "a step of a model with recurrent layers says where states go"
-    inputs = {name: array.astype(mine.inputs[name].dtype) for name, array in inputs.items()}
-    started = _started(move, mine, moves)
+    inputs = {name: array.astype(before[name].dtype) for name, array in inputs.items()}
+    started = _started(move, rows, before, snapshots, moves)
     if batch.sequences is None:
         ends = started
         out = jax.vmap(read)(jax.vmap(move)(started, inputs), query)
-        mine = mine._replace(snapshots=_stored(mine.snapshots, moves.before, started))
+        snapshots = _stored(snapshots, moves.before, started)
         drawn = inputs
     else:
-        out, ends, snapshots = _through(move, read, inputs, query, batch, started, mine.snapshots)
-        mine = mine._replace(snapshots=snapshots)
+        out, ends, snapshots = _through(move, read, inputs, query, batch, started, snapshots)
         drawn = {name: array.at[batch.sequences[1]].get(mode="clip") for name, array in inputs.items()}
-    mine = mine._replace(rows=_stored(mine.rows, moves.slots, ends), inputs=_stored(mine.inputs, moves.slots, drawn))
-    put = {
-        field: _put(tree, group, index, new)
-        for field, tree, new in zip(("rows", "inputs", "snapshots"), trees, mine, strict=True)
-    }
-    return out, cache.replace(states=cache.states.replace(**put))
+    after = _stored(rows, moves.slots, ends), _stored(before, moves.slots, drawn), snapshots
+    rows, inputs, snapshots = (_put(tree, group, index, new) for tree, new in zip(trees, after, strict=True))
+    return out, cache.replace(states=cache.states.replace(rows=rows, inputs=inputs, snapshots=snapshots))
 
 
-def _started(move: Move, mine: _Of, moves: Moves) -> Arrays:
-    """The state before each row's first token, [R, ...]."""
-    rows, inputs = ({name: array[moves.slots] for name, array in tree.items()} for tree in (mine.rows, mine.inputs))
+def _started(move: Move, rows: Arrays, before: Arrays, snapshots: Arrays, moves: Moves) -> Arrays:
+    """The state before each row's first token, [R, ...].    before: what the tokens that were drawn last bring."""
+    state, inputs = jax.tree.map(lambda array: array[moves.slots], (rows, before))
     counts = moves.bases < moves.starts  # the token that was drawn last
-    state = _chosen(counts, jax.vmap(move)(rows, inputs), rows)
+    state = _chosen(counts, jax.vmap(move)(state, inputs), state)
     if moves.loads is None:
         return state
-    snapshots = {name: array[jnp.maximum(moves.loads - 1, 0)] for name, array in mine.snapshots.items()}
-    loaded = _chosen(moves.loads > 1, snapshots, jax.tree.map(jnp.zeros_like, snapshots))
+    taken = jax.tree.map(lambda array: array[jnp.maximum(moves.loads - 1, 0)], snapshots)
+    loaded = _chosen(moves.loads > 1, taken, jax.tree.map(jnp.zeros_like, taken))
     return _chosen(moves.loads > 0, loaded, state)
 
 

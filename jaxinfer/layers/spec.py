@@ -35,19 +35,15 @@ class Mixer(Protocol):
     @property
     def inner_width(self) -> int:
         """Numbers that a token has inside of it, where it has the most of them at once."""
-        ...
 
     def products(self, width: int) -> tuple[tuple[int, int], ...]:
         """[out, in] of each of its matrices. width: D."""
-        ...
 
     def num_params(self, width: int) -> int:
         """width: D."""
-        ...
 
     def cache(self, dtype: str) -> CacheSpec:
         """What one layer remembers, in a model that is loaded in `dtype`."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,17 +95,15 @@ class Attention:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dense:
-    """An MLP of `width` F: down(silu(gate) * up), or without a gate."""
+    """An MLP of `width` F: down(silu(gate) * up), or without a gate. The methods' `width` is D, as Layer's is."""
 
     width: int
     gated: bool = True
 
     def products(self, width: int) -> tuple[tuple[int, int], ...]:
-        """[out, in] of its matrices. width: D."""
         return ((1 + self.gated) * self.width, width), (width, self.width)
 
     def num_params(self, width: int) -> int:
-        """width: D."""
         return (3 if self.gated else 2) * width * self.width
 
 
@@ -122,5 +116,4 @@ class Layer:
     norms: int = 2
 
     def num_params(self, width: int) -> int:
-        """width: D."""
         return self.mixer.num_params(width) + self.mlp.num_params(width) + self.norms * width

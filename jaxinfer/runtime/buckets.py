@@ -89,7 +89,7 @@ def pick_decode(ready: Iterable[Decode], rows: int, longest: int) -> Decode:
 
 def pick_extend(ready: Iterable[ExtendBucket], need: ExtendBucket) -> ExtendBucket:
     """The cheapest ready size that holds `need`. Raises ValueError if none does."""
-    holding = (size for size in ready if _holds(size, need))
+    holding = (s for s in ready if s.tokens >= need.tokens and s.rows >= need.rows and s.logits >= need.logits)
     return min(holding, key=_cost, default=None) or _none_holds(need, ready)
 
 
@@ -118,10 +118,6 @@ def _thin(sizes: Sequence[int], most: int) -> list[int]:
         _, index = min((kept[i + 1] / kept[i - 1], i) for i in range(1, len(kept) - 1))
         del kept[index]
     return kept
-
-
-def _holds(bucket: ExtendBucket, need: ExtendBucket) -> bool:
-    return bucket.tokens >= need.tokens and bucket.rows >= need.rows and bucket.logits >= need.logits
 
 
 def _bound(size: Decode) -> float:

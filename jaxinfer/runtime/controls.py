@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxinfer.runtime.backends import Backend
 from jaxinfer.runtime.host_array import from_host
 from jaxinfer.runtime.mask_table import ANY as NO_MASK
-from jaxinfer.runtime.packing import MaskColumn, SlotLayout
+from jaxinfer.runtime.packing import MaskColumn, slot_layout
 from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.sampler import PART, draw, float_column, largest_id, largest_parts, store_tokens
 from jaxinfer.runtime.state import ControlState
@@ -181,15 +181,15 @@ def logprob_width(top: int) -> int:
 
 
 def set_slot(controls: ControlState, upload: jax.Array) -> ControlState:
-    """Write one slot's row of everything: upload i32[SlotLayout.size]."""
+    """Write one slot's row of everything: upload i32[slot_layout(V).size]."""
     num_slots, vocab_size = controls.counts.shape
-    layout = SlotLayout(vocab_size)
+    layout = slot_layout(vocab_size)
     slot = jnp.minimum(upload[0], num_slots - 1)
-    bits = jax.lax.bitcast_convert_type(upload[layout.bits_start : layout.counts_start], jnp.uint32)
-    counts = jax.lax.bitcast_convert_type(upload[layout.counts_start :], jnp.uint16).reshape(-1)[:vocab_size]
+    bits = jax.lax.bitcast_convert_type(layout.part(upload, "bits"), jnp.uint32)
+    counts = jax.lax.bitcast_convert_type(layout.part(upload, "counts"), jnp.uint16).reshape(-1)[:vocab_size]
     return ControlState(
-        columns=controls.columns.at[slot].set(upload[1 : layout.bias_start]),
-        bias=controls.bias.at[slot].set(upload[layout.bias_start : layout.bits_start].reshape(2, -1)),
+        columns=controls.columns.at[slot].set(layout.part(upload, "columns")),
+        bias=controls.bias.at[slot].set(layout.part(upload, "bias")),
         bits=controls.bits.at[slot].set(bits.reshape(2, -1)),
         counts=controls.counts.at[slot].set(counts),
     )

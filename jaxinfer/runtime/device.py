@@ -59,16 +59,14 @@ def device_rows() -> list[tuple[str, str]]:
     plugins = ", ".join(f"{package} {version}" for package, version in found.items() if version) or "none"
     isa = cpu.best()
     ours = "none: XLA computes (they are compiled where there is a C++ compiler)" if isa is None else f"by {isa.name}"
-    driver = gpus[0].driver if gpus else _no_driver()
+    driver = (
+        gpus[0].driver if gpus else "present, but nvidia-smi does not answer" if nvidia.driver_present() else "none"
+    )
     return [("driver", driver), *rows, ("jax cuda plugin", plugins), ("kernels for CPUs", ours)]
 
 
 def _gpu_fact(gpu: nvidia.Gpu) -> str:
     return f"{gpu.name}, {gpu.free_bytes / 2**30:.1f} of {gpu.total_bytes / 2**30:.1f} GiB free"
-
-
-def _no_driver() -> str:
-    return "present, but nvidia-smi does not answer" if nvidia.driver_present() else "none"
 
 
 def _prefers_gpu() -> bool:

@@ -29,25 +29,17 @@ def _most(page_bytes: int) -> int:
     return max(1, STAGED_BYTES // (PAGES_MOVED * page_bytes))
 
 
-class Staging:
-    """What is under way in one direction, oldest first: at most `_most` programs' worth."""
+class Staging(deque[object]):
+    """What is under way in one direction, oldest first: arrays that are ready once they have arrived."""
 
     def __init__(self, page_bytes: int) -> None:
-        self._most = _most(page_bytes)
-        self._under_way: deque[object] = deque()
+        super().__init__()
+        self._most = _most(page_bytes)  # programs' worth
 
     def make_room(self) -> None:
         """Wait until one more may be under way."""
-        while len(self._under_way) >= self._most:
-            jax.block_until_ready(self._under_way.popleft())
-
-    def add(self, arrays: object) -> None:
-        """These arrays are ready once it has arrived."""
-        self._under_way.append(arrays)
-
-    def clear(self) -> None:
-        """The device's state is lost, and so is what was under way."""
-        self._under_way.clear()
+        while len(self) >= self._most:
+            jax.block_until_ready(self.popleft())
 
 
 class Mover:
@@ -71,7 +63,7 @@ class Mover:
             self._saving.make_room()
             copies = self._save(chunk)[: len(ids) - len(contents)]
             contents += self.to_host(copies)
-            self._saving.add(contents[-len(copies) :])
+            self._saving.append(contents[-len(copies) :])
         return contents
 
     def load(self, ids: Sequence[int], contents: Sequence[Any]) -> None:
@@ -79,7 +71,7 @@ class Mover:
         for start, chunk in enumerate(chunks(np.asarray(ids, np.int32), self._count)):
             self._loading.make_room()
             wanted = contents[start * self._count : (start + 1) * self._count]
-            self._loading.add(self._load(chunk, self.to_device(wanted)))
+            self._loading.append(self._load(chunk, self.to_device(wanted)))
 
     def to_host(self, contents: Any) -> Any:
         return jax.device_put(contents, self._on_host)

@@ -2,7 +2,11 @@
 
 import dataclasses
 import enum
+import functools
+import itertools
+import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -101,69 +105,47 @@ _LEAST_UPDATES = 160  # pages: 10,240 tokens on a GPU; each is 12 bytes of a ste
 NOT_FINITE = -1  # in the place of a row's token
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ExtendLayout:
-    """Where the parts of an extend step's array lie: tokens i32[T], rows i32[R, ROW_WIDTH], pages i32[U, 3]; of models
-    with recurrent layers also loads i32[R], as batch.Moves has them, and saves i32[saves, 2]."""
+@dataclasses.dataclass(frozen=True)
+class UploadLayout:
+    """Where the parts of an array lie, one after the other: their shapes by name."""
 
-    bucket: ExtendBucket
-    updates: int
-    saves: int
+    shapes: dict[str, tuple[int, ...]]
 
-    @classmethod
-    def of(cls, bucket: ExtendBucket, page_size: int, *, has_state: bool = False) -> "ExtendLayout":
-        """Room for the pages that the step's own tokens open, and for those of some cached prefix; a longer one goes
-        ahead by itself, in a call of its own."""
-        most = bucket.rows + bucket.tokens // page_size
-        return cls(bucket, max(_LEAST_UPDATES, most), most if has_state else 0)
-
-    @property
-    def rows_start(self) -> int:
-        return self.bucket.tokens
-
-    @property
-    def pages_start(self) -> int:
-        return self.rows_start + self.bucket.rows * ROW_WIDTH
-
-    @property
-    def loads_start(self) -> int:
-        return self.pages_start + self.updates * len(PageColumn)
-
-    @property
-    def saves_start(self) -> int:
-        return self.loads_start + (self.bucket.rows if self.saves else 0)
+    @functools.cached_property
+    def ends(self) -> dict[str, int]:
+        return dict(zip(self.shapes, itertools.accumulate(map(math.prod, self.shapes.values())), strict=True))
 
     @property
     def size(self) -> int:
-        return self.saves_start + self.saves * len(SaveColumn)
+        return max(self.ends.values())
+
+    def part(self, array: Any, name: str) -> Any:
+        """Of the array, on the host a view."""
+        end, shape = self.ends[name], self.shapes[name]
+        return array[end - math.prod(shape) : end].reshape(shape)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SlotLayout:
-    """Where the parts of set_slot's array lie: slot, columns, bias ids and values, two rows of bits, counts."""
+@functools.cache
+def extend_layout(bucket: ExtendBucket, page_size: int, *, has_state: bool = False) -> UploadLayout:
+    """Of an extend step's array; of models with recurrent layers with loads, as batch.Moves has them, and saves.
 
-    vocab_size: int
+    It has room for the pages that the step's own tokens open, and for those of some cached prefix; a longer one goes
+    ahead by itself, in a call of its own.
+    """
+    most = bucket.rows + bucket.tokens // page_size
+    shapes = {
+        "tokens": (bucket.tokens,),
+        "rows": (bucket.rows, ROW_WIDTH),
+        "pages": (max(_LEAST_UPDATES, most), len(PageColumn)),
+    }
+    return UploadLayout(shapes | ({"loads": (bucket.rows,), "saves": (most, len(SaveColumn))} if has_state else {}))
 
-    @property
-    def words(self) -> int:
-        """u32 words that hold one bit per token."""
-        return -(-self.vocab_size // 32)
 
-    @property
-    def bias_start(self) -> int:
-        return 1 + len(ControlColumn)
-
-    @property
-    def bits_start(self) -> int:
-        return self.bias_start + 2 * MAX_LOGIT_BIAS
-
-    @property
-    def counts_start(self) -> int:
-        return self.bits_start + 2 * self.words
-
-    @property
-    def size(self) -> int:
-        return self.counts_start + -(-self.vocab_size // 2)
+@functools.cache
+def slot_layout(vocab_size: int) -> UploadLayout:
+    """Of set_slot's array. bits: two rows of a bit per token."""
+    shapes = {"slot": (1,), "columns": (len(ControlColumn),), "bias": (2, MAX_LOGIT_BIAS)}
+    return UploadLayout(shapes | {"bits": (2 * -(-vocab_size // 32),), "counts": (-(-vocab_size // 2),)})
 
 
 def flags_of(sampling: Sampling) -> ControlFlag:
@@ -219,15 +201,15 @@ def pack_decode(plan: Plan, batch: int, *, masked: bool, has_state: bool = False
     return out
 
 
-def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray, *, masked: bool) -> np.ndarray:
-    """i32[layout.size]; at most `layout.updates` page updates."""
+def pack_extend(plan: Plan, layout: UploadLayout, updates: np.ndarray, *, masked: bool) -> np.ndarray:
+    """i32[layout.size]; at most as many page updates as it has room for."""
     out, num_rows = np.zeros(layout.size, np.int32), len(plan.rows)
     counts, samples = np.array([row.count for row in plan.rows]), np.array([row.sample for row in plan.rows])
     ends, tokens = counts.cumsum(), list[int]()
     for row in plan.rows:
         tokens += (0,) if row.tokens is None else row.tokens
     out[: len(tokens)] = tokens
-    rows = out[layout.rows_start : layout.pages_start].reshape(-1, ROW_WIDTH)
+    rows = layout.part(out, "rows")
     rows[:, RowColumn.START], rows[:, RowColumn.LOGITS_ROW] = ends[-1], -1
     ours = rows[:num_rows]
     ours[:, RowColumn.SLOT] = [row.slot for row in plan.rows]
@@ -238,54 +220,56 @@ def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray, *, masked
         if row.sampling is not None:
             rows[i, RowColumn.ADMIT], rows[i, len(RowColumn) :] = 1, sampling_columns(row.sampling)
     rows[0, RowColumn.MASKED] = masked
-    out[layout.pages_start : layout.pages_start + updates.size] = updates.reshape(-1)
-    if layout.saves:
+    layout.part(out, "pages")[: len(updates)] = updates
+    if "saves" in layout.shapes:
         _pack_moves(plan, layout, ends - counts, out)
     return out
 
 
-def _pack_moves(plan: Plan, layout: ExtendLayout, firsts: np.ndarray, out: np.ndarray) -> None:
+def _pack_moves(plan: Plan, layout: UploadLayout, firsts: np.ndarray, out: np.ndarray) -> None:
     """firsts: i32[rows], each row's first token in the step."""
-    saves = list[tuple[int, int]]()
+    saves, loads, num_tokens = list[tuple[int, int]](), layout.part(out, "loads"), layout.shapes["tokens"][0]
     for i, (row, first) in enumerate(zip(plan.rows, firsts.tolist(), strict=True)):
         if row.state is not None:
-            out[layout.loads_start + i] = 0 if row.state.load is None else 1 + row.state.load
+            loads[i] = 0 if row.state.load is None else 1 + row.state.load
             end = row.start + row.count
             saves += [
-                (layout.bucket.tokens + i if position == end else first + position - row.start, snapshot)
+                (num_tokens + i if position == end else first + position - row.start, snapshot)
                 for position, snapshot in row.state.saves
             ]
-    out[layout.saves_start : layout.saves_start + 2 * len(saves)] = np.array(saves, np.int32).reshape(-1)
+    layout.part(out, "saves")[: len(saves)] = np.array(saves, np.int32).reshape(-1, len(SaveColumn))
 
 
-def pack_slot(row: Row, layout: SlotLayout) -> np.ndarray:
-    """i32[layout.size]: what the full sampler must know of a sequence that enters a slot with `row`.
+def pack_slot(row: Row, vocab_size: int) -> np.ndarray:
+    """i32[slot_layout(vocab_size).size]: what the full sampler must know of a sequence that enters a slot with `row`.
 
     Zeros where its flags ask for nothing: of a large vocabulary, to write all took 0.6 ms of each request.
     """
     assert row.sampling is not None and row.history is not None, "set_slot is for rows that bring controls"
     controls, history = row.sampling.controls, row.history
     assert controls is not None, "set_slot is for rows that bring controls"
+    layout = slot_layout(vocab_size)
     out = np.zeros(layout.size, np.int32)
     out[0] = row.slot
+    columns = layout.part(out, "columns")
     penalties = (controls.presence_penalty, controls.frequency_penalty, controls.repetition_penalty)
-    out[1 : 1 + len(penalties)] = np.array(penalties, np.float32).view(np.int32)
-    out[1 + ControlColumn.MIN_LENGTH] = len(history.prompt) + controls.min_tokens
-    out[1 + ControlColumn.LAST] = [NO_ID, *history.prompt[-1:], *history.output[-1:]][-1]
-    ids, values = out[layout.bias_start : layout.bits_start].reshape(2, -1)
+    columns[: len(penalties)] = np.array(penalties, np.float32).view(np.int32)
+    columns[ControlColumn.MIN_LENGTH] = len(history.prompt) + controls.min_tokens
+    columns[ControlColumn.LAST] = [NO_ID, *history.prompt[-1:], *history.output[-1:]][-1]
+    ids, values = layout.part(out, "bias")
     ids[:] = NO_ID
     bias = sorted(controls.logit_bias)  # a part of the vocabulary finds its own
     ids[: len(bias)] = [token for token, _ in bias]
     biases = np.array([value for _, value in bias], np.float32)
     values[: len(biases)] = biases.view(np.int32)
-    allowed, ends = out[layout.bits_start : layout.counts_start].reshape(2, -1)
+    allowed, ends = layout.part(out, "bits").reshape(2, -1)
     flags = flags_of(row.sampling)
     if ControlFlag.ALLOWED in flags:
-        allowed[:] = bits_of(allowed_by(controls, layout.vocab_size))
+        allowed[:] = bits_of(allowed_by(controls, vocab_size))
     if ControlFlag.MIN_TOKENS in flags:
-        ends[:] = bits_of(marked(history.end_ids, layout.vocab_size))
+        ends[:] = bits_of(marked(history.end_ids, vocab_size))
     if ControlFlag.PENALTIES in flags:
-        counts = out[layout.counts_start :].view(np.uint16)
+        counts = layout.part(out, "counts").view(np.uint16)
         used, times = np.unique(np.asarray(history.output, np.int64), return_counts=True)
         counts[used] = np.minimum(times, MOST_COUNTED)
         counts[np.asarray(history.prompt, np.int64)] |= IN_PROMPT

@@ -10,8 +10,10 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -27,7 +29,7 @@ from jaxinfer.models import dense
 from jaxinfer.models.config import DType
 from jaxinfer.models.parameters import ParamSpec
 from jaxinfer.runtime import step
-from jaxinfer.runtime.backends import Backend, kernels_for
+from jaxinfer.runtime.backends import Backend, Backends, kernels_for
 from jaxinfer.runtime.buckets import Decode, decode_sizes, draw_sizes
 from jaxinfer.runtime.controls import (
     draw_any,
@@ -43,16 +45,16 @@ from jaxinfer.runtime.moving import PAGES_MOVED
 from jaxinfer.runtime.packing import (
     DRAW_WIDTH,
     DrawColumn,
-    ExtendLayout,
     MaskColumn,
     PageColumn,
     PieceColumn,
-    SlotLayout,
     decode_width,
+    extend_layout,
+    slot_layout,
 )
 from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.sampler import draw_rows
-from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_controls, init_masks, init_state
+from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_all
 from jaxinfer_kernels.launch import ffi, sequence
 from jaxinfer_kernels.sampling.sm90_logprobs import MOST
 
@@ -67,6 +69,7 @@ CUBLAS_ROWS, CUBLAS_XLA_ROWS, CUBLAS_TOKENS = 8, 192, 1024
 PAGES_ZEROED = 16  # pages that one call of the helper clears
 MASKS_WRITTEN, MANY_MASKS_WRITTEN = 8, 64  # rows of the table of masks, likewise
 _CHAIN = re.compile(rf'custom_call_target="{sequence.TARGET}".*chain = \\?"([^"\\]*)')  # in an executable's text
+LOGITS = "state.logits"  # in Program.reads; the first of them may be what masks have left
 _END = b"\0"  # of the chains before a serialized executable
 
 
@@ -119,22 +122,40 @@ type Key = Decode | ExtendBucket | Draw | Mask | Tops | Helper
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """One function at one size. `arguments` and `result` are pytrees of avals; `donated` indexes arguments.
+    """One function at one size. `arguments`, and `made`, what it makes beside what it writes, are pytrees of avals.
 
-    to_host: the last result is written to the host's memory. On a device it would lie elsewhere than the step before's,
-    which is still read, and XLA, which keeps other values where a result will be, updates all of a CUDA graph that
-    touches them: 0.07 to 0.25 ms of each step, and copying it afterwards took longer (journal, 2026-11-22).
+    reads: what of the runner's arrays the first arguments are.    writes: which of them are given away, and come back
+    as the first results: what a program results in is said and not found out, since to trace all steps takes ten
+    seconds and more, at every start.    stays: `made` stays on the device. Else it is written to the host's memory. On
+    a device it would lie elsewhere than the step before's, which is still read, and XLA, which keeps other values where
+    a result will be, updates all of a CUDA graph that touches them: 0.07 to 0.25 ms of each step, and copying it
+    afterwards took longer (journal, 2026-11-22).
     is_chained: its kernels are compiled by launch.ffi, beside XLA.
     """
 
     key: Key
     function: Callable[..., Any]
+    reads: tuple[str, ...]
     arguments: tuple[Any, ...]
-    donated: tuple[int, ...]
-    result: Any
+    writes: tuple[str, ...] = ()
+    made: Any = None
     options: Options = ()
-    to_host: bool = False
+    stays: bool = False
     is_chained: bool = False
+
+    @property
+    def donated(self) -> tuple[int, ...]:
+        """Indices of arguments."""
+        return tuple(map(self.reads.index, self.writes))
+
+    @property
+    def result(self) -> Any:
+        results = (*(self.arguments[i] for i in self.donated), *([] if self.made is None else [self.made]))
+        return results if len(results) > 1 else results[0]
+
+    @property
+    def to_host(self) -> bool:
+        return self.made is not None and not self.stays
 
     @property
     def name(self) -> str:
@@ -154,7 +175,11 @@ class Program:
 
     def lower(self, function: Callable[..., Any] | None = None) -> jax.stages.Lowered:
         """Trace and lower: Python's part of compiling, under its lock. function: one that does the same."""
-        where = self._out_shardings()
+        where = None  # where the arguments are
+        if self.to_host:
+            device = jax.tree.leaves(self.arguments)[0].sharding
+            host = device.with_memory_kind(PINNED_HOST)
+            where = (*[device] * len(self.writes), host) if self.writes else host
         jitted = jax.jit(function or self.function, donate_argnums=self.donated, out_shardings=where)
         return jitted.lower(*self.arguments)
 
@@ -167,14 +192,6 @@ class Program:
                 raise
             logger.warning("%s: compiled without %s, since XLA says: %s", self.name, dict(self.options), error)
             return lowered.compile()
-
-    def _out_shardings(self) -> Any:
-        """Where each result goes; None: where the arguments are."""
-        if not self.to_host:
-            return None
-        device = jax.tree.leaves(self.arguments)[0].sharding
-        host = device.with_memory_kind(PINNED_HOST)
-        return (*[device] * (len(self.result) - 1), host) if isinstance(self.result, tuple) else host
 
     def serialize(self, compiled: jax.stages.Compiled) -> bytes:
         """The executable behind its chains, whose kernels it does not hold compiled.
@@ -218,13 +235,9 @@ def without_arrays(model: step.Model, limits: Limits, dtype: DType, where: jax.s
     def aval(leaf: Any) -> Any:
         if isinstance(leaf, ParamSpec):
             return leaf.arrays(dtype, sharding=where)
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+        return _aval(leaf, where)
 
-    makes = (
-        functools.partial(init_state, limits, model.config, dtype),
-        *(functools.partial(init, limits) for init in (init_controls, init_masks)),
-    )
-    kept = [jax.tree.map(aval, jax.eval_shape(make)) for make in makes]
+    kept = jax.tree.map(aval, jax.eval_shape(functools.partial(init_all, limits, model.config, dtype)))
     params = jax.tree.map(aval, model.family.specs(model.config))
     return programs(model, limits, params, *kept)
 
@@ -238,69 +251,49 @@ def programs(
     masks: MaskState,
 ) -> list[Program]:
     """Everything a runner runs, in the order of `waves`. From params on: arrays or avals."""
-    params, state, controls, masks = (jax.tree.map(_aval, tree) for tree in (params, state, controls, masks))
+    layers = step.without_layers(model.family, params)
+    trees = dict(params=params, without_layers=layers, state=state, controls=controls, masks=masks)
+    held = SimpleNamespace(**{name: jax.tree.map(_aval, tree) for name, tree in trees.items()})
     array = functools.partial(_upload, state.next_pos.sharding)
-    make = functools.partial(Program, options=_options(state))
+
+    def make(key: Key, function: Callable[..., Any], reads: tuple[str, ...], *uploads: Any, **rest: Any) -> Program:
+        arguments = (*(attrgetter(name)(held) for name in reads), *uploads)
+        return Program(key, function, reads, arguments, **{"options": _options(state)} | rest)
+
     has_state = state.store.states is not None
     result, ours = [], model.backends.decode_linear is Backend.MOSAIC
-    for size in decode_sizes(limits.decode_buckets, limits.decode_contexts):
-        function = functools.partial(step.decode, model, size.context)
-        options = _options(state, size.batch >= (CUBLAS_ROWS if ours else CUBLAS_XLA_ROWS))
-        upload = array(size.batch, decode_width(has_state=has_state))
-        result.append(_step(model, size, function, params, state, upload, size.batch, options))
-    for bucket in limits.extend_buckets:
-        function = functools.partial(step.extend, model, bucket)
-        options = _options(state, bucket.logits >= CUBLAS_ROWS or bucket.tokens >= CUBLAS_TOKENS)
-        upload = array(ExtendLayout.of(bucket, limits.page_size, has_state=has_state).size)
-        result.append(_step(model, bucket, function, params, state, upload, bucket.rows, options))
-    table, store = state.page_table, state.store
-    updates = array(PAGE_UPDATES, len(PageColumn))
-    result.append(make(Helper.SET_PAGES, step.set_pages, (table, updates), (0,), table))
-    result.append(make(Helper.ZERO_PAGES, Store.zero, (store, array(PAGES_ZEROED)), (0,), store))
-    result += _move_programs(limits, state)
-    result += _draw_programs(model.backends.sampling, limits, state, controls)
-    result += _full_programs(model, limits, params, state, controls, masks)
+    for key in (*decode_sizes(limits.decode_buckets, limits.decode_contexts), *limits.extend_buckets):
+        if isinstance(key, Decode):
+            function, rows = functools.partial(step.decode, model, key.context), key.batch
+            upload = array(rows, decode_width(has_state=has_state))
+            cublas = rows >= (CUBLAS_ROWS if ours else CUBLAS_XLA_ROWS)
+        else:
+            function, rows = functools.partial(step.extend, model, key), key.rows
+            upload = array(extend_layout(key, limits.page_size, has_state=has_state).size)
+            cublas = key.logits >= CUBLAS_ROWS or key.tokens >= CUBLAS_TOKENS
+        chained = kernels_for(model.config, model.backends, key).sequence
+        reads, options = ("without_layers" if chained else "params", "state"), _options(state, cublas)
+        rest = dict(writes=("state",), made=array(rows), options=options, is_chained=chained)
+        result.append(make(key, function, reads, upload, **rest))
+    table, store = ("state.page_table",), ("state.store",)
+    result.append(make(Helper.SET_PAGES, step.set_pages, table, array(PAGE_UPDATES, len(PageColumn)), writes=table))
+    result.append(make(Helper.ZERO_PAGES, Store.zero, store, array(PAGES_ZEROED), writes=store))
+    moves = [(PAGES_MOVED, Helper.SAVE_PAGES, Store.save, Helper.LOAD_PAGES, Store.load)]
+    if has_state:
+        moves += [(1, Helper.SAVE_SNAPSHOT, Store.save_snapshots, Helper.LOAD_SNAPSHOT, Store.load_snapshots)]
+    for count, save_key, save, load_key, load in moves if limits.num_host_pages else ():
+        ids = array(count)
+        where = functools.partial(_aval, sharding=ids.sharding)
+        saved = jax.tree.map(where, jax.eval_shape(save, held.state.store, ids))
+        result.append(make(save_key, save, store, ids, made=saved, stays=True))
+        result.append(make(load_key, load, store, saved, ids, writes=store, made=ids, stays=True))
+    result += _draw_programs(model.backends, limits, make, array, state)
+    result += _full_programs(model, limits, make, array, masks)
     pool = functools.partial(step.pool, min(PIECE_TOKENS, limits.extend_buckets[-1].tokens))
     pieces = array(PIECES, len(PieceColumn))
     pooled = jax.ShapeDtypeStruct((PIECES, state.hidden.shape[1]), jnp.float32, sharding=pieces.sharding)
-    result.append(make(Helper.POOL, pool, (state.hidden, pieces), (), pooled, to_host=True))
+    result.append(make(Helper.POOL, pool, ("state.hidden",), pieces, made=pooled))
     return sorted(result, key=lambda program: (_wave(program, limits), not _is_of_full_set(program.key)))
-
-
-def _step(
-    model: step.Model,
-    key: Decode | ExtendBucket,
-    function: Callable[..., Any],
-    params: step.Params,
-    state: DeviceState,
-    upload: jax.ShapeDtypeStruct,
-    rows: int,
-    options: Options,
-) -> Program:
-    """What it results in is said and not found out: tracing all steps takes ten seconds and more, at every start."""
-    result = state, _upload(upload.sharding, rows)
-    chained = kernels_for(model.config, model.backends, key).sequence
-    given = step.without_layers(model.family, params) if chained else params
-    return Program(key, function, (given, state, upload), (1,), result, options, to_host=True, is_chained=chained)
-
-
-def _move_programs(limits: Limits, state: DeviceState) -> list[Program]:
-    """What takes pages and snapshots to host memory and back, if any may be there."""
-    if not limits.num_host_pages:
-        return []
-    make, store, result = functools.partial(Program, options=_options(state)), state.store, []
-    moves = [(PAGES_MOVED, Helper.SAVE_PAGES, Store.save, Helper.LOAD_PAGES, Store.load)]
-    if store.states is not None:
-        moves += [(1, Helper.SAVE_SNAPSHOT, Store.save_snapshots, Helper.LOAD_SNAPSHOT, Store.load_snapshots)]
-    for count, save_key, save, load_key, load in moves:
-        ids = _upload(state.next_pos.sharding, count)
-        saved = jax.tree.map(
-            lambda one, ids=ids: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=ids.sharding),
-            jax.eval_shape(save, store, ids),
-        )
-        result.append(make(save_key, save, (store, ids), (), saved))
-        result.append(make(load_key, load, (store, saved, ids), (0,), (store, ids)))
-    return result
 
 
 def samplers(backend: Backend, platform: str) -> tuple[Sampler, ...]:
@@ -312,61 +305,52 @@ def samplers(backend: Backend, platform: str) -> tuple[Sampler, ...]:
     return every[2:] if platform == "cpu" else every
 
 
-def _draw_programs(backend: Backend, limits: Limits, state: DeviceState, controls: ControlState) -> list[Program]:
+type _Make = Callable[..., Program]
+type _Array = Callable[..., jax.ShapeDtypeStruct]
+
+
+def _draw_programs(
+    backends: Backends, limits: Limits, make: _Make, array: _Array, state: DeviceState
+) -> Iterator[Program]:
     """The samplers at their sizes."""
-    array = functools.partial(_upload, state.next_pos.sharding)
-    make = functools.partial(Program, options=_options(state))
-    last, result = state.last_token, []
-    after = (state.next_pos, state.sampling, state.logits)
-    (device,) = last.sharding.device_set
-    *plainer, full = samplers(backend, device.platform)
-    tops = sorted({0, num_top_drawn(backend, limits)})
+    last, after = "state.last_token", ("state.next_pos", "state.sampling", LOGITS)
+    (device,) = state.last_token.sharding.device_set
+    *plainer, full = samplers(backends.sampling, device.platform)
+    tops = sorted({0, num_top_drawn(backends.sampling, limits)})
     for top, rows in itertools.product(tops, draw_sizes(limits.max_num_seqs, full)):
-        draw, parts = (functools.partial(draw_any, top), (state.logits,)) if full is Sampler.ANY else (draw_full, ())
-        width = 1 + logprob_width(top) if top else 1
-        arguments = last, controls, *after, *parts, array(rows, DRAW_WIDTH)
-        drawn = last, controls, array(rows, width)
-        result.append(make(Draw(rows, full, top > 0), draw, arguments, (0, 1), drawn, to_host=True))
+        draw, raw = (functools.partial(draw_any, top), (LOGITS,)) if full is Sampler.ANY else (draw_full, ())
+        reads, upload = (last, "controls", *after, *raw), array(rows, DRAW_WIDTH)
+        drawn = array(rows, 1 + logprob_width(top) if top else 1)
+        yield make(Draw(rows, full, top > 0), draw, reads, upload, writes=(last, "controls"), made=drawn)
     for sampler in plainer:
         draw = functools.partial(draw_rows, sampler)
         for rows in draw_sizes(limits.max_num_seqs, sampler):
-            arguments, drawn = (last, *after, array(rows, len(DrawColumn))), (last, array(rows, 1))
-            result.append(make(Draw(rows, sampler), draw, arguments, (0,), drawn, to_host=True))
-    return result
+            upload, drawn = array(rows, len(DrawColumn)), array(rows, 1)
+            yield make(Draw(rows, sampler), draw, (last, *after), upload, writes=(last,), made=drawn)
 
 
 def _full_programs(
-    model: step.Model,
-    limits: Limits,
-    params: step.Params,
-    state: DeviceState,
-    controls: ControlState,
-    masks: MaskState,
-) -> list[Program]:
+    model: step.Model, limits: Limits, make: _Make, array: _Array, masks: MaskState
+) -> Iterator[Program]:
     """What goes before and after draws, and what the full sampler needs beside its own."""
-    array = functools.partial(_upload, state.next_pos.sharding)
-    make = functools.partial(Program, options=_options(state))
-    slot = array(SlotLayout(limits.vocab_size).size)
-    result = [make(Helper.SET_SLOT, set_slot, (controls, slot), (0,), controls)]
+    slot, table = array(slot_layout(limits.vocab_size).size), ("masks.table",)
+    yield make(Helper.SET_SLOT, set_slot, ("controls",), slot, writes=("controls",))
     for key, count in ((Helper.SET_MASKS, MASKS_WRITTEN), (Helper.SET_MANY_MASKS, MANY_MASKS_WRITTEN)):
-        new = array(count, 1 + masks.table.shape[1])
-        result.append(make(key, set_masks, (masks.table, new), (0,), masks.table))
+        yield make(key, set_masks, table, array(count, 1 + masks.table.shape[1]), writes=table)
     width = logprob_width(num_top(limits))
     tops = functools.partial(draw_logprobs, num_top(limits))
     mask = functools.partial(mask_logits, model.backends.masks)
+    left = ("masks.left", "state.last_token")
+    on_host = masks.table.sharding.with_memory_kind(PINNED_HOST)
     for rows in draw_sizes(limits.max_num_seqs, Sampler.FULL):
-        rows_masks = _upload(state.next_pos.sharding.with_memory_kind(PINNED_HOST), rows, len(MaskColumn))
-        parts = (masks.left, state.last_token, state.logits, masks.table, rows_masks)
-        left = (masks.left, state.last_token, array(rows, 1))
-        result.append(make(Mask(rows), mask, parts, (0, 1), left, to_host=True))
+        upload = _upload(on_host, rows, len(MaskColumn))
+        yield make(Mask(rows), mask, (*left, LOGITS, *table), upload, writes=left, made=array(rows, 1))
         if not num_top_drawn(model.backends.sampling, limits):
-            drawn = (state.last_token, state.logits, array(rows, len(DrawColumn)))
-            result.append(make(Tops(rows), tops, drawn, (), array(rows, width), to_host=True))
-    targets = array(1 + min(MAX_SCORED, limits.extend_buckets[-1].logits))
+            drawn = array(rows, len(DrawColumn))
+            yield make(Tops(rows), tops, ("state.last_token", LOGITS), drawn, made=array(rows, width))
+    count = min(MAX_SCORED, limits.extend_buckets[-1].logits)
     score = functools.partial(step.score, model, num_top(limits))
-    scored = array(targets.shape[0] - 1, width)
-    result.append(make(Helper.SCORE, score, (params, state.hidden, targets), (), scored, to_host=True))
-    return result
+    yield make(Helper.SCORE, score, ("params", "state.hidden"), array(1 + count), made=array(count, width))
 
 
 def mask_helper(count: int) -> tuple[Helper, int]:
@@ -433,8 +417,8 @@ def fingerprint(model: step.Model, device: jax.Device) -> str:
     return json.dumps(facts, sort_keys=True)
 
 
-def _aval(leaf: jax.Array | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+def _aval(leaf: Any, sharding: jax.sharding.Sharding | None = None) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding or leaf.sharding)
 
 
 def _upload(sharding: jax.sharding.Sharding, *shape: int) -> jax.ShapeDtypeStruct:

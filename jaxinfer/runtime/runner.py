@@ -6,12 +6,13 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxinfer.cache.spec import largest_per_token
+from jaxinfer.cache.spec import PagedKV
 from jaxinfer.checkpoint.memory import available_device_bytes
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models.config import ModelConfig
@@ -26,11 +27,12 @@ from jaxinfer.runtime.host_array import HostArray
 from jaxinfer.runtime.lowering import Facts, Lowerers
 from jaxinfer.runtime.mask_table import Masks, MaskTable
 from jaxinfer.runtime.moving import PAGES_MOVED, Mover
-from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
+from jaxinfer.runtime.packing import extend_layout
 from jaxinfer.runtime.pending import PendingStep, Pooled, Scored
 from jaxinfer.runtime.plan import DeviceFacts, Plan, Sampler
 from jaxinfer.runtime.pool import keep_small_arrays_apart
 from jaxinfer.runtime.programs import (
+    LOGITS,
     PAGE_UPDATES,
     PAGES_ZEROED,
     PIECE_TOKENS,
@@ -42,7 +44,7 @@ from jaxinfer.runtime.programs import (
     Program,
     Tops,
 )
-from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_controls, init_masks, init_state
+from jaxinfer.runtime.state import init_all
 from jaxinfer.runtime.trace import trace
 from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all, num_chained, num_lowerers
 from jaxinfer_kernels.launch import ffi
@@ -76,14 +78,10 @@ class DeviceRunner:
             self._placed.enter_context(step.layers_placed(family, params))
         self._params, self._without_layers = params, step.without_layers(family, params)
         self._device, dtype = device, dtype_of(family.specs(config), params)
-        made = functools.partial(jax.jit, out_shardings=jax.sharding.SingleDeviceSharding(device))
-        self._init = made(functools.partial(init_state, limits, config, dtype))
-        self._init_controls = made(functools.partial(init_controls, limits))
-        self._init_masks = made(functools.partial(init_masks, limits))
-        self._state: DeviceState = self._init()
+        where = jax.sharding.SingleDeviceSharding(device)
+        self._init = jax.jit(functools.partial(init_all, limits, config, dtype), out_shardings=where)
+        self._state, self._controls, self._masks = self._init()
         self._has_state = self._state.store.states is not None
-        self._controls: ControlState = self._init_controls()
-        self._masks: MaskState = self._init_masks()
         self.mask_table = MaskTable(limits.vocab_size, limits.max_num_seqs)
         self._fences = keep_small_arrays_apart(device) if device.platform == "gpu" else []
         self._lock = threading.Lock()
@@ -104,7 +102,8 @@ class DeviceRunner:
         self._extend_ready = limits.extend_buckets
         smaller = limits.extend_buckets[:-1]  # the largest has to carry any plan
         self._by_token = {size for size in smaller if kernels_for(config, backends, size).reads_by_token}
-        self._max_read_again = MAX_READ_AGAIN // largest_per_token(config.caches(dtype.name))  # tokens
+        of_token = [spec.bytes_per_token for spec in config.caches(dtype.name) if isinstance(spec, PagedKV)]
+        self._max_read_again = MAX_READ_AGAIN // max(of_token)  # tokens
         self._samplers = programs.samplers(backends.sampling, device.platform)
         self._draws_tell_logprobs = programs.num_top_drawn(backends.sampling, limits) > 0
         self._read_draws()
@@ -114,10 +113,9 @@ class DeviceRunner:
         ops = backends.by_op() | {"weights": config.held_in(dtype.name)}
         self._facts = DeviceFacts(self._arrays_bytes(), ops, backends.timings)
 
-    # What the engine calls
+    # What the engine calls, as plan.Runner says
 
     def run(self, plan: Plan) -> PendingStep:
-        """Dispatch one step without waiting for it."""
         with self._turn:
             return self._run(plan)
 
@@ -125,7 +123,7 @@ class DeviceRunner:
         self._undrawn = lambda: None  # its logits are overwritten
         for row in plan.rows:
             if row.sampling is not None and row.sampling.controls is not None:
-                self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, SlotLayout(self.limits.vocab_size)))
+                self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, self.limits.vocab_size))
         is_decode = plan.is_decode and all([row.sample for row in plan.rows])
         masked = plan.is_masked
         tokens = self._decode(plan, masked=masked) if is_decode else self._extend(plan, masked=masked)
@@ -188,9 +186,9 @@ class DeviceRunner:
         if sum([(row.count - 1) * (row.start + row.count) for row in plan.rows]) > self._max_read_again:
             ready = tuple(size for size in ready if size not in self._by_token)
         bucket = buckets.pick_extend(ready, need)
-        layout = ExtendLayout.of(bucket, self.limits.page_size, has_state=self._has_state)
+        layout = extend_layout(bucket, self.limits.page_size, has_state=self._has_state)
         updates = packing.page_updates(plan.rows)
-        if len(updates) > layout.updates:
+        if len(updates) > layout.shapes["pages"][0]:
             self._write_pages(updates)
             updates = updates[:0]
         tokens: jax.Array = self._dispatch(bucket, packing.pack_extend(plan, layout, updates, masked=masked))
@@ -240,16 +238,13 @@ class DeviceRunner:
         return owners, [self._dispatch(Helper.POOL, chunk) for chunk in packing.chunks(pieces, PIECES)]
 
     def zero_pages(self, page_ids: Sequence[int]) -> None:
-        """Overwrite these pages' keys and values with zeros, after every step already dispatched."""
         for chunk in packing.chunks(np.asarray(page_ids, np.int32), PAGES_ZEROED):
             self._dispatch(Helper.ZERO_PAGES, chunk)
 
     def save_pages(self, page_ids: Sequence[int]) -> list[Any]:
-        """Copy these pages to host memory, after every step already dispatched; the arrays are ready once they are."""
         return self._movers[Helper.SAVE_PAGES].save(page_ids)
 
     def load_pages(self, page_ids: Sequence[int], contents: Sequence[Any]) -> None:
-        """Overwrite these pages with what was saved, after every step already dispatched."""
         self._movers[Helper.LOAD_PAGES].load(page_ids, contents)
 
     def _new_movers(self) -> dict[Helper, Mover]:
@@ -267,7 +262,6 @@ class DeviceRunner:
         return {key: mover for save, load, mover in movers for key in (save, load)}
 
     def reset(self) -> None:
-        """Drop the device state and allocate it anew; every page and slot loses its content."""
         for mover in self._movers.values():
             mover.clear()
         self._uploaded.clear()
@@ -276,7 +270,7 @@ class DeviceRunner:
         self.mask_table.clear()
         with self._lock:
             self._delete_state()
-            self._state, self._controls, self._masks = self._init(), self._init_controls(), self._init_masks()
+            self._state, self._controls, self._masks = self._init()
 
     def warm_up(self, on_progress: OnProgress, cache: ExecutableCache | None = None) -> None:
         """Compile everything and run it once on padding; nothing is compiled afterwards.
@@ -304,7 +298,9 @@ class DeviceRunner:
             self._make_graphs(todo)
         with self._lock:  # or a step in another thread may take the array meanwhile
             self._state.next_pos.block_until_ready()
-        memory_bytes = self._facts.memory_bytes | {"temporaries": self.temporary_bytes()}
+        analyses = [executable.memory_analysis() for executable in self._executables.values()]
+        most = max((analysis.temp_size_in_bytes for analysis in analyses if analysis), default=0)
+        memory_bytes = self._facts.memory_bytes | {"temporaries": most}  # beside a program's arguments
         self._facts = dataclasses.replace(self._facts, memory_bytes=memory_bytes)
         self._counter.start()
 
@@ -396,14 +392,7 @@ class DeviceRunner:
         rest = _nbytes((self._state, self._controls, self._masks)) - pages_bytes
         return {"weights": _nbytes(self._params), "pages": pages_bytes, "state": rest}
 
-    def profile(self, folder: str | None) -> None:
-        """Begin a trace of the device into `folder`; None ends it. Safe from any thread."""
-        trace(folder)
-
-    def temporary_bytes(self) -> int:
-        """The most that any compiled program needs beside its arguments."""
-        analyses = [executable.memory_analysis() for executable in self._executables.values()]
-        return max((analysis.temp_size_in_bytes for analysis in analyses if analysis), default=0)
+    profile = staticmethod(trace)
 
     def close(self) -> None:
         """Free what is on the device, for the next model of a process that holds on to this one: weights too, and what
@@ -419,62 +408,23 @@ class DeviceRunner:
             self._params = self._without_layers = ()
             self._movers, self.exports = {}, None
 
-    def _dispatch(
-        self, key: Key, upload: np.ndarray | jax.Array, contents: tuple[Any, ...] = (), *, masked: bool = False
-    ) -> Any:
+    def _dispatch(self, key: Key, upload: np.ndarray | jax.Array, *contents: Any, masked: bool = False) -> Any:
         """Run one program on the state. Returns the array that it made, or one that it changed.
 
         contents: to be loaded.    masked: to draw from what masks have left.
         """
-        executable = self._executables.get(key) or self._build(key)
+        executable, program = self._executables.get(key) or self._build(key), self._programs[key]
         with self._lock:
-            state = self._state
-            match key:
-                case Helper.SET_PAGES:
-                    table = executable(state.page_table, upload)
-                    self._state = state.replace(page_table=table)
-                    return table
-                case Helper.ZERO_PAGES:
-                    store = executable(state.store, upload)
-                    self._state = state.replace(store=store)
-                    return store
-                case Helper.SAVE_PAGES | Helper.SAVE_SNAPSHOT:
-                    return executable(state.store, upload)
-                case Helper.LOAD_PAGES | Helper.LOAD_SNAPSHOT:
-                    store, done = executable(state.store, contents, upload)
-                    self._state = state.replace(store=store)
-                    return done
-                case Helper.SET_SLOT:
-                    self._controls = executable(self._controls, upload)
-                    return self._controls.columns
-                case Mask():
-                    parts = self._masks.left, state.last_token, state.logits, self._masks.table, upload
-                    left, last, drawn = executable(*parts)
-                    self._masks, self._state = self._masks.replace(left=left), state.replace(last_token=last)
-                    return drawn
-                case Helper.SET_MASKS | Helper.SET_MANY_MASKS:
-                    self._masks = self._masks.replace(table=executable(self._masks.table, upload))
-                    return self._masks.table
-                case Tops():
-                    return executable(state.last_token, state.logits, upload)
-                case Helper.SCORE:
-                    return executable(self._params, state.hidden, upload)
-                case Helper.POOL:
-                    return executable(state.hidden, upload)
-                case Draw():
-                    parts = (state.next_pos, state.sampling, self._masks.left if masked else state.logits, upload)
-                    if key.sampler is Sampler.ANY:
-                        parts = (*parts[:-1], state.logits, upload)
-                    if key.sampler >= Sampler.FULL:
-                        last, self._controls, drawn = executable(state.last_token, self._controls, *parts)
-                    else:
-                        last, drawn = executable(state.last_token, *parts)
-                    self._state = state.replace(last_token=last)
-                    return drawn
-                case _:
-                    params = self._without_layers if self._programs[key].is_chained else self._params
-                    self._state, tokens = executable(params, state, upload)
-                    return tokens
+            given = [attrgetter(f"_{name}")(self) for name in program.reads]
+            if masked:
+                given[program.reads.index(LOGITS)] = self._masks.left
+            results = executable(*given, *contents, upload)
+            if len(program.writes) + (program.made is not None) == 1:
+                results = (results,)
+            for name, new in zip(program.writes, results, strict=False):  # what it made comes after those
+                root, _, part = f"_{name}".partition(".")
+                setattr(self, root, getattr(self, root).replace(**{part: new}) if part else new)
+            return results[-1]
 
     def _build(self, key: Key) -> jax.stages.Compiled:
         """A program that is needed before warm-up came to it, or without one."""

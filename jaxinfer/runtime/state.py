@@ -10,7 +10,7 @@ from jaxinfer.config import Limits
 from jaxinfer.layers.store import Store, new_store
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.runtime.mask_table import mask_rows
-from jaxinfer.runtime.packing import ControlColumn, SamplingColumn, SlotLayout
+from jaxinfer.runtime.packing import ControlColumn, SamplingColumn
 from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
 
 
@@ -37,7 +37,6 @@ class DeviceState(struct.PyTreeNode):
 
 
 def init_state(limits: Limits, model: ModelConfig, dtype: DTypeLike) -> DeviceState:
-    """A state of zeros."""
     layout = layout_of(model.caches(jnp.dtype(dtype).name), limits.page_size)
     slots = limits.max_num_seqs + 1
     return DeviceState(
@@ -49,6 +48,10 @@ def init_state(limits: Limits, model: ModelConfig, dtype: DTypeLike) -> DeviceSt
         hidden=jnp.zeros((limits.extend_buckets[-1].tokens, model.hidden_size), dtype),
         sampling=jnp.zeros((slots, len(SamplingColumn)), jnp.int32),
     )
+
+
+def init_all(limits: Limits, model: ModelConfig, dtype: DTypeLike) -> "tuple[DeviceState, ControlState, MaskState]":
+    return init_state(limits, model, dtype), init_controls(limits), init_masks(limits)
 
 
 class ControlState(struct.PyTreeNode):
@@ -67,12 +70,11 @@ class ControlState(struct.PyTreeNode):
 
 
 def init_controls(limits: Limits) -> ControlState:
-    """A state of zeros."""
     slots = limits.max_num_seqs + 1
     return ControlState(
         columns=jnp.zeros((slots, len(ControlColumn)), jnp.int32),
         bias=jnp.zeros((slots, 2, MAX_LOGIT_BIAS), jnp.int32),
-        bits=jnp.zeros((slots, 2, SlotLayout(limits.vocab_size).words), jnp.uint32),
+        bits=jnp.zeros((slots, 2, -(-limits.vocab_size // 32)), jnp.uint32),
         counts=jnp.zeros((slots, limits.vocab_size), jnp.uint16),
     )
 
@@ -89,9 +91,8 @@ class MaskState(struct.PyTreeNode):
 
 
 def init_masks(limits: Limits) -> MaskState:
-    """A state of zeros."""
     rows = sum(mask_rows(limits.vocab_size, limits.max_num_seqs))
     return MaskState(
-        table=jnp.zeros((rows, SlotLayout(limits.vocab_size).words), jnp.int32),
+        table=jnp.zeros((rows, -(-limits.vocab_size // 32)), jnp.int32),
         left=jnp.zeros((limits.max_num_seqs, limits.vocab_size), jnp.float32),
     )

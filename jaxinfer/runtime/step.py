@@ -26,13 +26,13 @@ from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.controls import logprobs
 from jaxinfer.runtime.packing import (
     NOT_FINITE,
-    ROW_WIDTH,
     DecodeColumn,
-    ExtendLayout,
     PageColumn,
     PieceColumn,
     RowColumn,
     SaveColumn,
+    UploadLayout,
+    extend_layout,
 )
 from jaxinfer.runtime.sampler import largest_id
 from jaxinfer.runtime.state import DeviceState
@@ -100,18 +100,18 @@ def extend(
 ) -> tuple[DeviceState, jax.Array]:
     """Bring each row `count` tokens further and take the most likely next token of the rows that sample.
 
-    upload: i32[ExtendLayout.of(bucket, page_size).size].
+    upload: i32[extend_layout(bucket, page_size).size].
     """
     page_size = page_size_of(state.store.pages[0])
-    layout = ExtendLayout.of(bucket, page_size, has_state=state.store.states is not None)
-    rows = upload[layout.rows_start : layout.pages_start].reshape(bucket.rows, ROW_WIDTH)
+    layout = extend_layout(bucket, page_size, has_state=state.store.states is not None)
+    rows = layout.part(upload, "rows")
     slots, starts, counts, positions, logits_rows = (rows[:, column] for column in list(RowColumn)[:5])
-    state = state.replace(page_table=set_pages(state.page_table, upload[layout.pages_start : layout.loads_start]))
+    state = state.replace(page_table=set_pages(state.page_table, layout.part(upload, "pages")))
     state = _admit(state, rows)
     on_device = positions < 0  # decode rows
     positions = jnp.where(on_device, state.next_pos[slots], positions)
     tokens = (
-        upload[: bucket.tokens]
+        layout.part(upload, "tokens")
         .at[jnp.where(on_device, starts, bucket.tokens)]
         .set(state.last_token[slots], mode="drop")
     )
@@ -171,12 +171,12 @@ def _based(store: Store, slots: jax.Array, bases: jax.Array) -> Store:
     return store.replace(states=store.states.replace(base=base))
 
 
-def _snapshots(layout: ExtendLayout, upload: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _snapshots(layout: UploadLayout, upload: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Of Moves: before, loads and behind."""
-    tokens, rows = layout.bucket.tokens, layout.bucket.rows
-    saves = upload[layout.saves_start :].reshape(-1, len(SaveColumn))
+    (tokens,), (rows,) = layout.shapes["tokens"], layout.shapes["loads"]
+    saves = layout.part(upload, "saves")
     stored = jnp.zeros(tokens + rows, jnp.int32).at[saves[:, SaveColumn.PLACE]].max(saves[:, SaveColumn.SNAPSHOT])
-    return stored[:tokens], upload[layout.loads_start : layout.saves_start], stored[tokens:]
+    return stored[:tokens], layout.part(upload, "loads"), stored[tokens:]
 
 
 def score(model: Model, top: int, params: Params, hidden: jax.Array, upload: jax.Array) -> jax.Array:

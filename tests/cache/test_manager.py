@@ -275,7 +275,7 @@ class Host:
     def _longest(self, stream: Stream) -> int:
         """By looking at everything that can be found."""
         pool, snapshots = self.manager.pool, self.manager.snapshots
-        pages = {(pool.table_of(p), tokens_of(key)) for p in range(1, pool.num_total + 1) if (key := pool.key_of(p))}
+        pages = {(pool._tables[p], tokens_of(key)) for p in range(1, pool.num_total + 1) if (key := pool.key_of(p))}
         pages |= {(page.table, tokens_of(page.key)) for page in pool.offload}
         states = {tokens_of(key) for row in range(1, snapshots.num_total + 1) if (key := snapshots.key_of(row))}
         best = 0
@@ -295,7 +295,7 @@ class Host:
         for page in range(1, manager.pool.num_total + 1):
             key = manager.pool.key_of(page)
             if key is not None and page not in manager.pool.offload.loads.values():
-                tokens, number = tokens_of(key), manager.pool.table_of(page)
+                tokens, number = tokens_of(key), manager.pool._tables[page]
                 held = held_by(number, tokens, len(tokens) // self.size - 1, self.size)
                 assert self.memory[page] == held, "a page holds other tokens"
         for row in range(1, manager.snapshots.num_total + 1):

@@ -122,7 +122,7 @@ class Workload:
                 self._check_page(page.data.kv, page.key, page.table)
         for page in range(1, pool.num_total + 1):
             if (key := pool.key_of(page)) is not None and not runner.loading:
-                self._check_page(runner.kv[page], key, pool.table_of(page))
+                self._check_page(runner.kv[page], key, pool._tables[page])
                 assert not runner.bad[page].any()
 
     def _check_page(self, kv: np.ndarray, key: PageKey, table: int) -> None:

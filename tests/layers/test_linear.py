@@ -21,6 +21,7 @@ from jaxinfer.layers.products import (
     medium_products,
     sequence_products,
     small_products,
+    stacked,
 )
 from jaxinfer_kernels import cpu
 from jaxinfer_kernels.linear.sm90_medium import DeferredNorm
@@ -65,7 +66,8 @@ class Counting:
     def _norm(self, rows: Any, norm: Norm) -> jax.Array:
         self.calls["norm"] += 1
         if isinstance(rows, DeferredNorm):
-            assert rows.squares == (id(norm.stacked.array), norm.stacked.layer), "the norm that was begun is ended"
+            scale = stacked(norm.weight)
+            assert rows.squares == (id(scale.array), scale.layer), "the norm that was begun is ended"
             rows = rows.rows
         return XLA.norm(rows, norm)
 
@@ -78,7 +80,7 @@ class Counting:
         rows = XLA.linear_residual(x, w, residual, None)
         if then is None or not self.begins:
             return rows
-        return DeferredNorm(rows, rows, (id(then.stacked.array), then.stacked.layer))
+        return DeferredNorm(rows, rows, (id(stacked(then.weight).array), stacked(then.weight).layer))
 
     def _gate_up(self, x: jax.Array, w: jax.Array) -> jax.Array:
         self.calls["product"] += 1

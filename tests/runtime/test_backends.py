@@ -40,8 +40,8 @@ from jaxinfer.runtime.backends import (
     kernels_for,
 )
 from jaxinfer.runtime.buckets import Decode
-from jaxinfer.runtime.packing import DecodeColumn, ExtendLayout
-from jaxinfer.runtime.state import DeviceState, init_controls, init_masks, init_state
+from jaxinfer.runtime.packing import DecodeColumn, extend_layout
+from jaxinfer.runtime.state import DeviceState, init_state
 from jaxinfer_kernels import cpu
 from jaxinfer_kernels.cpu import Isa
 from jaxinfer_kernels.launch import ffi, sequence
@@ -297,16 +297,8 @@ def test_the_largest_of_many_logits_are_found_by_a_kernel_of_its_own(backends, r
 @pytest.mark.parametrize("rows", [1, 10])
 def test_masks_are_left_out_by_the_chosen_kernel(rows, masks, kernels):
     device = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
-    state, controls, mask_state = (
-        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), jax.eval_shape(init))
-        for init in (
-            functools.partial(init_state, limits(10), MODEL, "bfloat16"),
-            functools.partial(init_controls, limits(10)),
-            functools.partial(init_masks, limits(10)),
-        )
-    )
     model = step.Model(MODEL, dense, dataclasses.replace(XLA_ONLY, masks=masks))
-    listed = programs.programs(model, limits(10), state.store.pages[0], state, controls, mask_state)
+    listed = programs.without_arrays(model, limits(10), "bfloat16", device)
     (program,) = [program for program in listed if program.key == programs.Mask(rows)]
     assert kernels_of(program.function, *program.arguments) == (kernels, 0)
 
@@ -344,7 +336,7 @@ def test_an_extend_step_has_the_chosen_kernels(backends, tokens, rows, kernels):
 def kernels_of_extend(backends: Backends, tokens: int, rows: int, model: DenseConfig = MODEL) -> tuple[int, int]:
     (bucket,) = limits(rows, tokens).extend_buckets
     extend = functools.partial(step.extend, step.Model(model, dense, backends), bucket)
-    upload = jax.ShapeDtypeStruct((ExtendLayout.of(bucket, 64).size,), jnp.int32)
+    upload = jax.ShapeDtypeStruct((extend_layout(bucket, 64).size,), jnp.int32)
     return kernels_of(extend, *avals(rows, tokens, model), upload)
 
 

@@ -17,7 +17,6 @@ from jaxinfer.runtime.packing import (
     MOST_COUNTED,
     NO_ID,
     DrawColumn,
-    SlotLayout,
     pack_slot,
     sampling_columns,
     unpack_logprobs,
@@ -84,7 +83,7 @@ class Slot:
 
     def __init__(self, sampling: Sampling, rows: int, limits: Limits = SMALL) -> None:
         row = Row(2, 0, 1, sampling=sampling, history=History(PROMPT, OUTPUT, ENDS))
-        self.upload = pack_slot(row, SlotLayout(limits.vocab_size))
+        self.upload = pack_slot(row, limits.vocab_size)
         self.state = jax.jit(full.set_slot)(init_controls(limits), jnp.asarray(self.upload))
         self.columns = jnp.zeros((8, len(sampling_columns(sampling))), jnp.int32).at[2].set(sampling_columns(sampling))
         self.draws = np.full((rows, DRAW_WIDTH), NO_ID, np.int32)
@@ -163,7 +162,7 @@ def test_a_drawn_token_is_counted_where_the_row_has_penalties_only() -> None:
 def test_a_count_at_its_most_stays_and_leaves_the_prompts_bit_alone() -> None:
     history = History([5], [6] * (MOST_COUNTED + 10))
     controls = Controls(frequency_penalty=1.0, allowed_token_ids=(6,))
-    upload = pack_slot(Row(2, 0, 1, sampling=Sampling(controls=controls), history=history), SlotLayout(V))
+    upload = pack_slot(Row(2, 0, 1, sampling=Sampling(controls=controls), history=history), V)
     state = full.set_slot(init_controls(SMALL), jnp.asarray(upload))
     slot = Slot(Sampling(controls=controls), 1)
     for _ in range(2):
@@ -201,7 +200,7 @@ def test_the_most_that_a_request_may_ask_for_fits_a_slot() -> None:
     bias = tuple((i, float(i)) for i in range(MAX_LOGIT_BIAS))
     controls = Controls(logit_bias=bias[::-1], presence_penalty=1.0)
     row = Row(1, 0, 1, sampling=Sampling(controls=controls), history=History([vocab - 1], []))
-    upload = pack_slot(row, SlotLayout(vocab))
+    upload = pack_slot(row, vocab)
     state = full.set_slot(init_controls(dataclasses.replace(SMALL, vocab_size=vocab)), jnp.asarray(upload))
     assert state.bias[1, 0].tolist() == list(range(MAX_LOGIT_BIAS))
     assert int(state.counts[1, vocab - 1]) == IN_PROMPT

@@ -90,7 +90,7 @@ def test_no_more_is_under_way_than_memory_was_planned_for(monkeypatch: pytest.Mo
     arrays = [jnp.zeros(1) for _ in range(5)]
     for array in arrays:
         staging.make_room()
-        staging.add(array)
+        staging.append(array)
     assert waited == arrays[:2], "the oldest first"
     for page_bytes in (1, 1000, 10**6, STAGED_BYTES // PAGES_MOVED):
         assert staged_bytes(page_bytes) <= 2 * STAGED_BYTES

@@ -6,11 +6,10 @@ from jaxinfer.config import ExtendBucket
 from jaxinfer.runtime.mask_table import ANY, Masks
 from jaxinfer.runtime.packing import (
     NO_ID,
-    ROW_WIDTH,
-    ExtendLayout,
     MaskColumn,
     RowColumn,
     SamplingColumn,
+    extend_layout,
     pack_decode,
     pack_draw,
     pack_extend,
@@ -49,17 +48,17 @@ def test_an_extend_step_lies_where_its_layout_says() -> None:
             Row(1, 0, 2, [1, 2], new_pages=[(0, 9)]),
         ]
     )
-    layout = ExtendLayout.of(ExtendBucket(10, 4, 4), page_size=16)
+    layout = extend_layout(ExtendBucket(10, 4, 4), page_size=16)
     upload = pack_extend(plan, layout, page_updates(plan.rows), masked=True)
     assert upload.dtype == np.int32
     assert upload.shape == (layout.size,)
     np.testing.assert_array_equal(upload[:10], [7, 8, 9, 0, 1, 2, 0, 0, 0, 0])
-    rows = upload[layout.rows_start : layout.pages_start].reshape(4, ROW_WIDTH)
+    rows = layout.part(upload, "rows")
     expected = [(2, 0, 3, 16, -1, 1, 1), (4, 3, 1, -1, 0, 0, 0), (1, 4, 2, 0, 1, 0, 0), (0, 6, 0, 0, -1, 0, 0)]
     np.testing.assert_array_equal(rows[:, : len(RowColumn)], expected)
     np.testing.assert_array_equal(rows[0, len(RowColumn) :], sampling_columns(ODD))
     assert not rows[1:, len(RowColumn) :].any()
-    pages = upload[layout.pages_start :].reshape(-1, 3)
+    pages = layout.part(upload, "pages")
     np.testing.assert_array_equal(pages[:4], [[2, 0, 5], [2, 1, 6], [1, 0, 9], [0, 0, 0]])
 
 
@@ -75,7 +74,7 @@ def test_what_is_banned_travels_to_the_full_sampler_alone() -> None:
 def test_every_step_gets_memory_of_its_own() -> None:
     """A CPU device may read the very array it was given, after the call that gave it has returned."""
     plan = Plan([Row(1, 0, 1, [5])])
-    layout = ExtendLayout.of(ExtendBucket(4, 2, 2), page_size=16)
+    layout = extend_layout(ExtendBucket(4, 2, 2), page_size=16)
     none = page_updates([])
     assert not np.shares_memory(*(pack_extend(plan, layout, none, masked=False) for _ in range(2)))
     assert not np.shares_memory(*(pack_decode(plan, 2, masked=False) for _ in range(2)))

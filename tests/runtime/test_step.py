@@ -11,7 +11,7 @@ import pytest
 from jaxinfer.config import ExtendBucket
 from jaxinfer.layers.store import Store
 from jaxinfer.runtime.buckets import Decode
-from jaxinfer.runtime.packing import ExtendLayout, page_updates
+from jaxinfer.runtime.packing import extend_layout, page_updates
 from jaxinfer.runtime.plan import Plan, Row, Sampling
 from jaxinfer.runtime.programs import Key
 from jaxinfer.runtime.runner import DeviceRunner
@@ -134,7 +134,7 @@ def test_more_new_pages_than_a_step_carries_arrive_beforehand(runner: DeviceRunn
     for slot in range(2, 11):  # 9 x 19 entries
         pages = [(0, 1), (1, 2), (2, 3), (3, 40 + slot), *((i, 60 + i) for i in range(4, 19))]
         rows.append(Row(slot, 48, 6, PROMPT[48:54], sample=False, new_pages=pages, sampling=GREEDY))
-    assert len(page_updates(rows)) > ExtendLayout.of(LIMITS.extend_buckets[-1], LIMITS.page_size).updates
+    assert len(page_updates(rows)) > extend_layout(LIMITS.extend_buckets[-1], LIMITS.page_size).shapes["pages"][0]
     runner.run(Plan(rows))
     rest = Row(3, 54, 7, PROMPT[54:])
     assert int(runner.run(Plan([rest])).wait().tokens[0]) == expected[len(PROMPT)]

@@ -14,7 +14,7 @@ from jaxinfer.engine.sequence import Add, Request
 from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import buckets, packing, step
-from jaxinfer.runtime.packing import ExtendLayout
+from jaxinfer.runtime.packing import extend_layout
 from jaxinfer.runtime.pending import PendingStep
 from jaxinfer.runtime.plan import Plan
 from jaxinfer.runtime.state import DeviceState, init_state
@@ -85,7 +85,7 @@ class LogitsRunner:
         else:
             need = ExtendBucket(plan.num_tokens, len(plan.rows), len(plan.rows))
             bucket = buckets.pick_extend(self._limits.extend_buckets, need)
-            layout = ExtendLayout.of(bucket, self._limits.page_size)
+            layout = extend_layout(bucket, self._limits.page_size)
             upload = packing.pack_extend(plan, layout, packing.page_updates(plan.rows), masked=False)
         self._state, tokens, logits = self._step(self._config, bucket, self._params, self._state, upload)
         self._steps.append((plan, logits))

@@ -15,7 +15,7 @@ from jaxinfer.models.dense import DenseConfig, Params
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import buckets, packing, step
 from jaxinfer.runtime.backends import Launches
-from jaxinfer.runtime.packing import ExtendLayout
+from jaxinfer.runtime.packing import extend_layout
 from jaxinfer.runtime.plan import Plan, Row
 from jaxinfer.runtime.state import DeviceState, init_state
 from jaxinfer_kernels.launch import ffi
@@ -102,7 +102,7 @@ class Forced:
         rows = [self._row(i, count, on_device=count == 1) for i, count in enumerate(counts) if count]
         need = ExtendBucket(sum(counts), len(rows), len(rows))
         bucket = buckets.pick_extend(self._limits.extend_buckets, need)
-        layout = ExtendLayout.of(bucket, self._limits.page_size)
+        layout = extend_layout(bucket, self._limits.page_size)
         self._run(bucket, rows, packing.pack_extend(Plan(rows), layout, packing.page_updates(rows), masked=False))
 
     def decode(self) -> None:
