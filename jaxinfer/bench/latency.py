@@ -106,8 +106,8 @@ NOTES = (
     "Fresh random token ids for every request, greedy, EOS ignored, no text made, prefix cache off but for the cached "
     "prefix. "
     f"First token: max_tokens 1, the best of {TRIES_ALONE} alone and of {TRIES_TOGETHER} together. Step: (time of "
-    f"{DECODED + 1} tokens - time of 1) / {DECODED}, each the best of {TRIES_DECODE} or more. What takes above "
-    f"{TRIES_S:g} s is tried less often, {LEAST_TRIES} times at least.",
+    f"{DECODED + 1} tokens - time of 1) / {DECODED}, each the best of {TRIES_DECODE}. Once the tries of "
+    f"one have taken {TRIES_S:g} s there are no more of it, {LEAST_TRIES} at least.",
     "Shares: of the bandwidth measured in this run, for the bytes of weights, keys and values that a step must read; "
     "of the matmul rate measured in this run, for the operations of a prompt.",
     "Host time is all that the engine's thread does in a step but waiting. While the wait for the device is above 0, "

@@ -190,7 +190,7 @@ def models_of(target: Target, reply: Reply, cure: str = "check --url") -> list[C
 
 
 def look_up(target: Target, path: str, say: Say = nobody) -> Reply:
-    """What a server says of itself at a path, which takes no model and so no time. Every look-up of a server is here.
+    """What a server says of itself at a path, which takes no model and so no time. Verbs look up a server here.
 
     say: told after SOON_S what is waited for. Raises EngineError for a server that cannot be reached, or that has not
     answered after LOOK_UP_S: it is hung, stopped, or no HTTP server.

@@ -421,10 +421,14 @@ def refusal(flag: str, value: str, options: Collection[str], verb: str = "") -> 
     return None
 
 
-def changes_nothing(refusal: str, value: str) -> bool:
-    """Whether a flag that is refused so asks, with this value, for nothing else than what there is."""
+def changes_nothing(refusal: str, value: str, verb: str = "") -> bool:
+    """Whether a flag that is refused so asks, with this value, for nothing else than what there is.
+
+    verb: as `refusal` takes it; AS_THERE_IS is about the verbs of bench alone.
+    """
     flag, _, reason = refusal.partition(": ")
-    if reason == AS_IT_IS or (value in AS_THERE_IS.get(flag, ()) and not reason.startswith("use ")):
+    is_there = verb.startswith("bench ") and value in AS_THERE_IS.get(flag.replace("_", "-"), ())
+    if reason == AS_IT_IS or (is_there and not reason.startswith("use ")):
         return True
     return reason.startswith("not yet: ") and value in ABSENT or (reason in (ONE_GPU, REPLICAS) and value == "1")
 

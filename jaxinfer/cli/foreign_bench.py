@@ -154,13 +154,12 @@ GROUPS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ),
 )
 
-# values that ask for what there is
+# values that ask for what there is; of --random-range-ratio 0 means that for one of them, 1 for another
 AS_THERE_IS = {
     "--backend": ("openai", "vllm", "sglang-oai"),
     "--endpoint": ("/v1/completions",),
     "--dataset-name": ("random", "random-ids"),
     "--burstiness": ("1", "1.0"),
-    "--random-range-ratio": ("0", "0.0"),
     "--temperature": ("0", "0.0"),
 }
 

@@ -243,7 +243,7 @@ def without_foreign(command: click.Command, ctx: click.Context, args: list[str])
             _say(f"{word} changes nothing here", is_quiet)
             if given and not value and given.lower() in FALSE and refusal(name, "", known, verb) != said:
                 next(words)
-        elif changes_nothing(said, given):
+        elif changes_nothing(said, given, verb):
             _say(f"{name} {given} changes nothing here", is_quiet)
             if not value:
                 next(words)

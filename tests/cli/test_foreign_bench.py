@@ -74,4 +74,16 @@ def test_a_value_that_asks_for_what_there_is_is_taken_and_named(cli):
     assert outcome.last_line.startswith("error: --url must begin with http")
     for flag, values in AS_THERE_IS.items():
         said = str(refusal(flag, "", OWN["serve"], "bench serve"))
-        assert all(changes_nothing(said, value) for value in values) and not changes_nothing(said, "other")
+        assert all(changes_nothing(said, value, "bench serve") for value in values)
+        assert not changes_nothing(said, "other", "bench serve")
+
+
+@pytest.mark.parametrize("verb", ["serve", "plan", "warmup"])
+def test_a_value_that_asks_for_what_bench_has_is_refused_by_other_verbs(cli, verb):
+    outcome = cli(verb, "demo", "--temperature", "0")
+    assert outcome.code == 2 and outcome.last_line.startswith("error: --temperature: ")
+
+
+def test_dashes_and_underscores_are_one_flag(cli):
+    outcome = cli("bench", "serve", "--dataset_name", "random", "--url", "x")
+    assert outcome.err.startswith("--dataset_name random changes nothing here\n")

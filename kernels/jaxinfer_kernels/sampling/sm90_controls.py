@@ -121,7 +121,7 @@ class SlotControls:
 
 
 def _together(size: int) -> int:
-    """How many of so many ids are asked for before the first is looked at: they are this many several times."""
+    """How many of so many ids are asked for before the first is looked at. It divides their number."""
     return max(n for n in range(1, MOST_TOGETHER + 1) if size % n == 0)
 
 
