@@ -6,7 +6,7 @@ Invariant: beside its body, at most MAX_HEAD_BYTES and one read of the socket ar
 
 import asyncio
 import logging
-import select
+import socket
 from collections import deque
 from http import HTTPStatus
 
@@ -27,7 +27,8 @@ MIN_BODY_BYTES = 16 * 2**10
 READ_AHEAD = 8  # requests that wait for an answer before theirs on one connection, while more is read
 VERSIONS = ("1.0", "1.1")
 MAX_PIPELINED = 128  # such requests, or the connection is closed: one read of the socket holds thousands
-PROBES_S = 0.05, 10.0  # from the first to the second look at a half-closed connection, and at most; each doubles it
+INTERIM_S = 0.0, 1.0, 5.0, 20.0  # from a half-close; Go before 1.24 takes five, and may have asked for one itself
+LOOK_S = 0.25  # from one look at a half-closed connection to the next
 SLOW_READER_S = 60.0  # for a client to read what its connection holds of an answer, some 64 KiB
 
 
@@ -69,6 +70,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     patience_s = PATIENCE_S
     slow_reader_s = SLOW_READER_S
+    interim_s = INTERIM_S
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -84,13 +86,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._is_half_closed = False  # by the client, which sends nothing more
-        self._probe: asyncio.TimerHandle | None = None
+        self._interim_at: deque[float] = deque()  # of the loop's clock: when it is probed whether the client is there
+        self._look_again: asyncio.TimerHandle | None = None
         # until the first byte, like between two requests; uvicorn itself would wait for ever
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        for timer in (self._unread, self._probe):
+        for timer in (self._unread, self._look_again):
             if timer is not None:
                 timer.cancel()
         for cycle in self._unanswered:  # uvicorn tells the newest alone, which may still wait behind another
@@ -128,44 +131,59 @@ class BoundedProtocol(HttpToolsProtocol):
         to be gone. Returns whether the connection stays open.
         """
         cycle = self._answering()
-        is_due = cycle is not None and not cycle.more_body
-        if self._is_coming and not is_due and not (self._in_body and self.cycle.response_started):
-            message = "the request must be whole before the client stops sending, this one is cut short; send all of it"
-            self._refuse(HTTPStatus.BAD_REQUEST, message, "invalid_http")
-        if not is_due or self.scheme == "https":  # TLS knows no half of a connection
+        if cycle is None or cycle.more_body:
+            self._refuse_cut()
+            return False
+        is_gone = cycle.scope["http_version"] != "1.1" and not cycle.response_started  # it knows no interim responses
+        if is_gone or self.scheme == "https":  # TLS knows no half of a connection
             return False
         if not self._is_half_closed:
             self._is_half_closed = True
-            self._look(PROBES_S[0])
+            self._stop_timer()
+            if self._is_coming and self._in_body:  # what is cut short waits behind others: it never begins
+                self.pipeline.popleft()
+                self._unanswered.pop()
+            self._interim_at.extend(self.loop.time() + pause_s for pause_s in self.interim_s)
+            self._look()
         return True
 
     def _answering(self) -> RequestResponseCycle | None:
         """The first that is not answered."""
         return next((cycle for cycle in self._unanswered if not cycle.response_complete), None)
 
-    def _look(self, pause_s: float) -> None:
+    def _look(self) -> None:
         """Whether who half-closed is there. One that is gone answers what is written with a reset, so that before an
         answer begins an interim response is: clients pass over it (RFC 9110, section 15.2), but those of HTTP/1.0.
+        The reset leaves an error on the socket, which nobody reads from any more.
         """
-        poll = select.poll()
-        poll.register(self.transport.get_extra_info("socket").fileno(), 0)
-        if poll.poll(0):  # both halves are closed
+        if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.transport.abort()
             return
-        cycle = self._answering()
-        if cycle is not None and not cycle.response_started and cycle.scope["http_version"] == "1.1":
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._probe = self.loop.call_later(pause_s, self._look, min(2 * pause_s, PROBES_S[1]))
+        self._look_again = self.loop.call_later(LOOK_S, self._look)
+        if self._interim_at and self.loop.time() >= self._interim_at[0]:
+            self._interim_at.popleft()
+            cycle = self._answering()
+            if cycle is None or cycle.response_started or self.transport.is_closing():
+                return
+            if cycle.scope["http_version"] == "1.1":
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._is_half_closed and self._answering() is None:
+        if self._is_half_closed and self._answering() is None and not self.transport.is_closing():
+            self._refuse_cut()
             self.transport.close()
+
+    def _refuse_cut(self) -> None:
+        """Refuse what has come of a request, behind which nothing comes, unless it was answered without its body."""
+        if self._is_coming and not (self._in_body and self.cycle.response_started):
+            message = "the request must be whole before the client stops sending, this one is cut short; send all of it"
+            self._refuse(HTTPStatus.BAD_REQUEST, message, "invalid_http")
 
     def data_received(self, data: bytes) -> None:
         if self._timer is None:
             self._recent_bytes = 0
-            self._timer = self.loop.call_later(self.patience_s, self._lose_patience)
+            self._start_timer()
         self._recent_bytes += len(data)
         self._unparsed_bytes += len(data)
         super().data_received(data)
@@ -191,6 +209,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._head_bytes = self._unparsed_bytes = 0
         self._in_body, self._is_coming = False, True
+        self._start_timer()  # it has ended with the request before this one, in the same read
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -261,6 +280,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         super().on_message_complete()
 
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.patience_s, self._lose_patience)
+
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -269,15 +292,14 @@ class BoundedProtocol(HttpToolsProtocol):
     def _lose_patience(self) -> None:
         """Close a connection whose request comes too slowly, unless it is us who do not read, or answer another."""
         self._timer = None
-        cycle = self.cycle
-        is_answering = cycle is not None and not cycle.response_complete and not cycle.more_body
-        if self.transport.is_closing() or is_answering:
+        answering = self._answering()
+        if self.transport.is_closing() or (answering is not None and not self._is_coming):
             return  # a line end behind a whole request, say
-        is_behind = any(other is not cycle and not other.response_complete for other in self._unanswered)
+        is_behind = answering is not None and not (self._in_body and answering is self.cycle)
         if self.flow.read_paused or is_behind or (self._in_body and self._recent_bytes >= MIN_BODY_BYTES):
             self._recent_bytes = 0
-            self._timer = self.loop.call_later(self.patience_s, self._lose_patience)
-        elif self._in_body and cycle.response_started:  # it was answered without its body
+            self._start_timer()
+        elif self._in_body and self.cycle.response_started:  # it was answered without its body
             self.transport.close()
         else:
             law = (

@@ -189,6 +189,17 @@ def test_a_line_end_behind_a_request_does_not_end_a_slow_answer():
         assert read_until(connection, b"}").startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.parametrize("num_cut", [5, len(BODY) + 9], ids=["body", "head"])
+@pytest.mark.parametrize("wait_s", [0.0, 0.9], ids=["quick", "slow"])
+def test_a_request_that_stalls_in_the_read_of_one_before_it_is_a_408(num_cut, wait_s):
+    llm = FakeLLM(lambda ids, params: [wait_s, *hello(ids, params)])
+    whole = REQUEST + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+    with live(create_app(llm), protocol=Hasty) as port:
+        answers = send(port, whole + whole[:-num_cut]).split(b"HTTP/1.1 ")[1:]
+    assert [each[:4] for each in answers] == [b"200 ", b"408 "]
+    assert error_code(answers[1]) == "request_timeout"
+
+
 def test_a_body_that_stalls_behind_a_running_answer_does_not_cut_that_off():
     def steady(ids, params):
         for _ in range(12):
