@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from jaxinfer.protocol.fields import Refusal, check_refused
-from jaxinfer.protocol.parts import THOUGHT_KINDS, PartRules, kind_of, read_parts, shown
+from jaxinfer.protocol.parts import THOUGHT_KINDS, PartRules, is_call_or_result, kind_of, read_parts, shown
 from jaxinfer.protocol.validate import Verbatim, invalid, show, unsupported
 
 MAX_MESSAGES = 4096
@@ -87,8 +87,8 @@ def read_message(message: Any, path: str, dialect: Dialect) -> dict[str, Any]:
     role = message.get("role")
     if role in _LATER_ROLES and role not in dialect.roles:
         raise unsupported(f"{path}.role {show(role)}", cure=dialect.result_cure, param=f"{path}.role")
-    kind = kind_of(message)
-    if role is None and kind not in (None, "message"):  # another API's item, which a client would miss
+    kind = "" if role is not None else kind_of(message) or ""
+    if kind in THOUGHT_KINDS or is_call_or_result(kind):  # another API's item, which a client would miss
         cure = dialect.thought_cure if kind in THOUGHT_KINDS else dialect.block_cure
         raise unsupported(f"{path} of type {shown(kind)}", cure=cure, param=f"{path}.type")
     if role not in dialect.roles:

@@ -4,7 +4,7 @@ import json
 
 import msgspec
 
-from jaxinfer.text.grammar.parts import parts
+from jaxinfer.text.grammar.parts import placeless
 
 _VALUES = frozenset({"const", "default", "example"})  # of which null is one like others
 
@@ -15,7 +15,7 @@ def without_nulls[Schema](schema: Schema) -> Schema:
     if b":null" not in written:  # most: to look at each part takes ten times as long as to write it
         return schema
     copy: Schema = json.loads(written)
-    for part, _ in parts(copy):
+    for part in placeless(copy):
         for name in [name for name, value in part.items() if value is None and name not in _VALUES]:
             del part[name]
     return copy

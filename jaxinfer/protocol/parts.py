@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 from jaxinfer.protocol.validate import invalid, show, unsupported
@@ -12,6 +13,9 @@ THOUGHT_KINDS = frozenset({"thinking", "reasoning", "reasoning_text", "summary_t
 BLANK_KINDS = frozenset({"redacted_thinking", "fallback"})
 CALL_KINDS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})  # those of results end in _RESULT
 _RESULT = "tool_result"
+_CALL_OR_RESULT = re.compile(  # of any API
+    r"function|program|mcp_approval_(?:request|response)|(?:.*_)?(?:tool_use|tool_result|call|output)", re.DOTALL
+)
 _THOUGHT_FIELDS = ("thinking", "reasoning", "text", "content", "summary")
 
 
@@ -73,6 +77,11 @@ def kind_of(part: Any) -> str | None:
     """The type of a part or an item, if it names one."""
     kind = part.get("type") if isinstance(part, dict) else None
     return kind if isinstance(kind, str) else None
+
+
+def is_call_or_result(kind: str) -> bool:
+    """Whether that is an item's type in one of the APIs."""
+    return _CALL_OR_RESULT.fullmatch(kind) is not None
 
 
 def shown(kind: str) -> str:

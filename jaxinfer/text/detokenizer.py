@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Detokenizer:
     """The text of one sequence. skip_special_tokens: leave tokens like `<|im_end|>` out of the text.    goes_on: text
     stands before it, so that a space in front is kept; a decoder that does not work token by token may drop it.
-    whole: an unfinished character at the end is left out, as of texts that a grammar binds; of a decoder of `Pieces`,
-    which every grammar needs.
+    whole: an unfinished character at the end is left out, as of all texts of a request that has a grammar; of a
+    decoder of `Pieces`, which every grammar needs.
     """
 
     def __init__(

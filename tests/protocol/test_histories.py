@@ -18,6 +18,7 @@ from jaxinfer.protocol.anthropic import read_message_request
 from jaxinfer.protocol.chat import read_chat
 from jaxinfer.protocol.messages import PYTHON, read_messages
 from jaxinfer.protocol.open_responses import read_response_request
+from jaxinfer.protocol.parts import THOUGHT_KINDS, is_call_or_result
 from jaxinfer.protocol.response_calls import CALLS, RESULTS
 from jaxinfer.protocol.tools import read_tools
 from tests.support.sampled import WORDS, sample
@@ -280,6 +281,15 @@ def test_a_call_in_another_form_is_told_its_place_and_the_form_to_send(door, bef
 def test_reasoning_in_another_form_is_told_the_form_to_send(door):
     with pytest.raises(InvalidRequest, match=r"messages\[1\] of type reasoning is not .*; reasoning is an assistant's"):
         DOORS[door]([{"role": "user", "content": "x"}, {"type": "reasoning", "summary": []}])
+
+
+@pytest.mark.parametrize("door", ["chat", "python", "messages"])
+@given(st.lists(TEXT, max_size=2), st.sampled_from(["text", "image_url", "user", "assistant", "", "message"]) | TEXT)
+def test_what_is_no_call_and_no_thought_is_told_of_its_missing_role(door, before, kind):
+    if is_call_or_result(kind) or kind in THOUGHT_KINDS:
+        return
+    with pytest.raises(InvalidRequest, match=rf"^messages\[{len(before)}\].role must be one of .*, got null"):
+        DOORS[door]([*({"role": "user", "content": text} for text in before), {"type": kind, "text": "hi"}])
 
 
 def test_settings_of_a_turn_are_no_message():

@@ -51,6 +51,15 @@ def test_content_whose_form_was_asked_for_is_verbatim_behind_thoughts(thoughts, 
     assert "".join(text.feed([token]).text for token in ids) + text.finish() == said
 
 
+@given(st.sampled_from(["thinking", "answering"]), st.integers(1, 40), st.booleans())
+def test_thoughts_and_content_end_alike_where_a_request_has_a_grammar(start, count, whole):
+    """With their last whole character; without one the sign stands for what is missing."""
+    text, said = MessageText(TOKENIZER, thinking=THINKING, start=start, whole=whole), "🙂" * 10
+    ids = TOKENIZER.encode(said, add_special_tokens=False)[:count]
+    ended = text.feed(ids).text + text.finish() + text.take().reasoning
+    assert said.startswith(ended) if whole else ended == TOKENIZER.decode(ids, skip_special_tokens=False)
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     texts=st.lists(st.sampled_from(PIECES), max_size=14),

@@ -7,7 +7,8 @@ of which one is enough. What has a value is found from the parts that ask for no
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-from urllib.parse import unquote
+
+from jaxinfer.text.grammar.parts import referred
 
 type _Named = tuple[tuple[str, ...], Any]  # a part, and by which names it is found
 
@@ -81,7 +82,7 @@ def _groups(part: Any, whole: Any) -> Iterator[_Group]:
         yield _Group(1, [])
     if not isinstance(part, dict):
         return
-    if isinstance(ref := part.get("$ref"), str) and (found := _referred(ref, whole)) is not None:
+    if isinstance(ref := part.get("$ref"), str) and (found := referred(ref, whole)) is not None:
         yield _Group(1, [found])
     for name in ("anyOf", "oneOf"):
         if isinstance(options := part.get(name), list):
@@ -131,19 +132,3 @@ def _of_array(part: dict[str, Any]) -> Iterator[_Group]:
     yield from (_Group(1, [(("prefixItems", str(i)), one)]) for i, one in enumerate(first[: max(0, least)]))
     if least > len(first) and items is not None:
         yield _Group(1, [(("items",), items)])
-
-
-def _referred(ref: str, whole: Any) -> _Named | None:
-    """The part of the same schema that a reference names."""
-    first, *names = ref.split("/")
-    if first != "#":
-        return None
-    names, part = [unquote(name).replace("~1", "/").replace("~0", "~") for name in names], whole
-    for name in names:
-        if isinstance(part, list) and name.isdecimal() and int(name) < len(part):
-            part = part[int(name)]
-        elif isinstance(part, dict) and name in part:
-            part = part[name]
-        else:
-            return None
-    return ("#", *names), part

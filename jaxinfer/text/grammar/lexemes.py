@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxinfer.text.grammar.lark import Part, Rules, Token, is_terminal, tokens
-from jaxinfer.text.grammar.parts import parts
+from jaxinfer.text.grammar.parts import placeless
 from jaxinfer.text.grammar.source import AS_SENT, JSON_SCHEMA
 
 MIN_SIZE = 500  # times that something is repeated; llguidance takes 2,500 of some, of others 1,500 are too much
@@ -102,7 +102,7 @@ def _body(regex: Token) -> str:
 
 
 def _patterns(schema: Any) -> Iterator[str]:
-    for part, _ in parts(schema) if isinstance(schema, dict) else ():
+    for part in placeless(schema):
         if isinstance(part.get("pattern"), str):
             yield part["pattern"]
         if isinstance(part.get("patternProperties"), dict):

@@ -20,7 +20,8 @@ _CLASSES = re.compile(r"\\[dDwWsS]$")
 _SETS = ("&&", "--", "~~", "[")
 _OWN = {  # signs of Rust's in a schema's pattern, whose ECMA has each as the sign itself
     **{"\\A": "the text's begin; write ^ for that", "\\z": "the text's end; write $ for that"},
-    **{"\\a": "a bell; write \\x07 for that", "\\<": "a word's begin", "\\>": "a word's end"},
+    **{"\\a": "a bell; write \\x07 for that", "\\<": "a word's begin; write < for the sign"},
+    **{"\\>": "a word's end; write > for the sign"},
 }
 
 

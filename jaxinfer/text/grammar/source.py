@@ -13,10 +13,10 @@ from jaxinfer.text.grammar.bounds import fractions, hold_bounds
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.grammar.formats import narrow_format
 from jaxinfer.text.grammar.misread import misread
-from jaxinfer.text.grammar.parts import parts
+from jaxinfer.text.grammar.parts import parts, placeless
 from jaxinfer.text.grammar.quoting import quotable
 from jaxinfer.text.grammar.readable import make_readable
-from jaxinfer.text.grammar.repeated import may_be_respelt
+from jaxinfer.text.grammar.repeated import respelt
 from jaxinfer.text.tools.opening import Opening
 
 Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
@@ -38,7 +38,6 @@ _MAY_CHANGE = re.compile(  # as _as_meant writes it
     r'"(?:pattern|exclusiveM|propertyN|\$?id": "|\$ref": "[^"]+(?:[^!-~]|[#%<>[\]\\^`{|}])|'
     r'\$schema": "(?!http(?:s://json-schema\.org/draft/2020-12|://json-schema\.org/draft-07)/schema#?"))'
 )
-_NAMES = re.compile('"(?:properties|required|patternProperties)": ')  # the same; to look for them part by part is slow
 _NOTE = "as it is written here: "  # begins the comment of a part that `guided` has changed
 _MAX_COUNT = (1 << 32) - 1
 AS_SENT = "\n# as sent"  # ends a grammar that a client wrote, which may be ambiguous as none of ours is
@@ -100,7 +99,7 @@ def guided(schema: Any, *, strict: bool) -> str:
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
     written = json.dumps(schema := {**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
-    if strict and _NAMES.search(written) and may_be_respelt(schema):
+    if strict and respelt(schema):
         written = json.dumps(schema := {**schema, "x-guidance": NO_CODES}, ensure_ascii=False)
     if _MAY_CHANGE.search(written):
         written = json.dumps(_as_meant(schema, strict=strict), ensure_ascii=False)
@@ -110,8 +109,8 @@ def guided(schema: Any, *, strict: bool) -> str:
 def _as_meant(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
     """The same schema, written so that llguidance reads it as it is."""
     schema = copy.deepcopy(schema)
-    beside = fractions(part for part, _ in parts(schema))
-    for part, _ in parts(schema):
+    beside = fractions(placeless(schema))
+    for part in placeless(schema):
         _note(part, make_readable(part, strict=strict) + hold_bounds(part, beside), strict)
         narrow_format(part)
         part.update(dict.fromkeys(_too_large(part), _MAX_COUNT))

@@ -32,8 +32,16 @@ from jaxinfer.text.grammar.lexemes import heavy_lexemes, largest_repetition
 from jaxinfer.text.grammar.misread import misread_in_schema
 from jaxinfer.text.grammar.parts import parts
 from jaxinfer.text.grammar.reasons import DEAD_END, FORCED, NO_SIGN, NOTHING, TOO_COMPLEX, reason_of
-from jaxinfer.text.grammar.repeated import COUNTED_AGAIN, counted_again
-from jaxinfer.text.grammar.source import JSON_SCHEMA, MAX_TEXT_CHARS, Constraint, guided, notes_of, source_of
+from jaxinfer.text.grammar.repeated import COUNTED_AGAIN, counted_again, uncoded
+from jaxinfer.text.grammar.source import (
+    JSON_SCHEMA,
+    MAX_TEXT_CHARS,
+    NO_CODES,
+    Constraint,
+    guided,
+    notes_of,
+    source_of,
+)
 from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.tools.opening import Opening
@@ -152,6 +160,8 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
         for schema in _schemas(text):
             if why := endless(schema) or inexact(schema) or misread_in_schema(schema):
                 return Tried(error=why)
+            if why := _fault_of_codes(vocabulary, schema):
+                return Tried(error=why)
             counted = list(counted_again(schema))
             if counted and not _lets(schema):
                 return Tried(error=counted[0])
@@ -250,6 +260,22 @@ def _fault_of_a_lexeme(vocabulary: "LLTokenizer", text: str, rules: Rules | None
             if _fault_of_a_beginning(vocabulary, new_matcher(vocabulary, grammar)) in _TOO_MUCH:
                 return TOO_COMPLEX
     return ""
+
+
+def _fault_of_codes(vocabulary: "LLTokenizer", schema: Any) -> str:
+    """Why a schema that allows no \\uXXXX cannot do without, as far as it is found out in time; "" where it can."""
+    until_s = time.thread_time() + WALK_S
+
+    def is_empty(part: dict[str, Any]) -> bool:
+        if time.thread_time() > until_s:
+            return False
+        try:
+            matcher = new_matcher(vocabulary, JSON_SCHEMA + json.dumps({**part, "x-guidance": NO_CODES}))
+        except InvalidRequest:  # which is said of the whole
+            return False
+        return _fault_of_a_beginning(vocabulary, matcher) == NOTHING
+
+    return uncoded(schema, is_empty) if isinstance(schema, dict) and schema.get("x-guidance") == NO_CODES else ""
 
 
 def _is_text(vocabulary: "LLTokenizer", token: int) -> bool:

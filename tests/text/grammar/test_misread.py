@@ -126,7 +126,7 @@ def test_an_escape_that_is_the_sign_itself_to_ecma_is_read_so_or_refused(vocabul
 
 
 @pytest.mark.parametrize(
-    "pattern", ["^[]a]$", "^[^]a]$", "a[]", "[^]", "[^]]", r"\Aa\z", r"a\z", "[[:alpha:]][]b]", r"\a"]
+    "pattern", ["^[]a]$", "^[^]a]$", "a[]", "[^]", "[^]]", r"\Aa\z", r"a\z", "[[:alpha:]][]b]", r"\a", r"\<b", r"b\>"]
 )
 def test_what_ecma_reads_otherwise_is_refused_with_what_to_write(pattern):
     why = misread_in_schema({"type": "string", "pattern": pattern})
@@ -134,6 +134,6 @@ def test_what_ecma_reads_otherwise_is_refused_with_what_to_write(pattern):
     assert misread(pattern) == ""
 
 
-@pytest.mark.parametrize("pattern", [r"^[\]a]$", r"[^\]]", r"\\A", r"[a]\]", r"\\z"])
+@pytest.mark.parametrize("pattern", [r"^[\]a]$", r"[^\]]", r"\\A", r"[a]\]", r"\\z", r"^<b>$"])
 def test_brackets_and_letters_that_are_escaped_as_ecma_has_them_stay(pattern):
     assert misread_in_schema({"type": "string", "pattern": pattern}) == ""
