@@ -8,6 +8,7 @@ import re
 from typing import Literal
 
 HEAD = "lm_head"
+PATTERN = "re:"  # before a pattern of names
 
 Packing = Literal["compressed-tensors", "awq", "gptq", "gptq_v2"]
 Sharing = Literal["block", "channel", "tensor"]
@@ -70,6 +71,6 @@ class Published:
 
 
 def _names(name: str, module: str) -> bool:
-    if name.startswith("re:"):
-        return re.match(name[3:], module) is not None
+    if name.startswith(PATTERN):
+        return re.match(name.removeprefix(PATTERN), module) is not None
     return name == "Linear" or f".{name}." in f".{module}."

@@ -5,12 +5,12 @@ section is compression_config, AutoAWQ's gemm, and GPTQ as AutoGPTQ and GPTQMode
 by its name, with what to take instead.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 from jaxinfer.models.config import CHECK, HFConfig, is_off, shown
-from jaxinfer.models.published import Fp8, Int4, Packing, Published, Sharing
+from jaxinfer.models.module_patterns import MOST_WAYS, ways
+from jaxinfer.models.published import PATTERN, Fp8, Int4, Packing, Published, Sharing
 
 KEYS = ("quantization_config", "compression_config")
 ELSE = "take a checkpoint in FP8 (e4m3), AWQ or GPTQ of 4 bits, or the original in bfloat16"
@@ -18,7 +18,6 @@ _OTHERS = {
     "bitsandbytes": f"bitsandbytes is not supported; {ELSE}",
     "gguf": f"GGUF is not supported; {ELSE}",
 }
-_MAX_PATTERN, _MAX_REPEATS = 200, 4  # a stranger's pattern must not take long: each repeat is a loop over a name
 _CLASSES = ("Linear",)
 _GROUPS = (32, 64, 128)
 # how a tool made the file, or which kernels run it
@@ -49,8 +48,19 @@ def published_from_hf(config: HFConfig, dtype: str) -> Published | None:
             names = ", ".join(_READERS)
             section.refuse("quant_method", f"must be one of {names}", _OTHERS.get(str(method), ELSE))
             return None
-        return read(section, dtype)
+        published = read(section, dtype)
+        if published is not None and _ways(published) > MOST_WAYS:
+            law = f"patterns that may be tried in at most {MOST_WAYS} ways, they have more"
+            config.faults.append(f"{key} must have {law}; name modules, or repeat less in patterns")
+            return None
+        return published
     return None
+
+
+def _ways(published: Published) -> int:
+    """In which a module is looked for at most."""
+    names = [*published.excluded, *(name for names, _ in published.groups for name in names)]
+    return sum(ways(name.removeprefix(PATTERN)) if name.startswith(PATTERN) else 1 for name in names)
 
 
 def quantization_words(raw: Any) -> str | None:
@@ -219,22 +229,13 @@ def _names(section: HFConfig, key: str) -> tuple[str, ...]:
         section.refuse(key, "must be a list of names", CHECK)
         return ()
     for name in names:
-        if name.startswith("re:") and (fault := _fault(name[3:])):
-            section.refuse(key, f"has the pattern {shown(name)}, {fault}", CHECK)
+        if name.startswith(PATTERN):
+            try:
+                ways(name.removeprefix(PATTERN))
+            except ValueError as fault:
+                section.refuse(key, f"has the pattern {shown(name)}, {fault}", CHECK)
+                return ()
     return tuple(names)
-
-
-def _fault(pattern: str) -> str | None:
-    """Why a pattern is not tried."""
-    if len(pattern) > _MAX_PATTERN:
-        return f"which must have at most {_MAX_PATTERN} characters"
-    if len(re.findall(r"[*+{]", pattern)) > _MAX_REPEATS or re.search(r"\)\??[*+{]|\\\d", pattern):
-        return f"which must repeat at most {_MAX_REPEATS} times, and no group"
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        return f"which is none: {error}"
-    return None
 
 
 _READERS: dict[str, Callable[[HFConfig, str], Published | None]] = {
