@@ -203,10 +203,10 @@ class HFConfig:
         return HFConfig(value, prefix=f"{self._prefix}{key}.", faults=self.faults)
 
     def must_be(self, key: str, allowed: tuple[Any, ...], why: str) -> None:
-        """Refuse the key unless it is missing, null or one of `allowed` (compared with its type, so 1 is not true)."""
+        """Refuse the key unless it is missing, null or one of `allowed`, as `is_same` compares."""
         value = self.value(key)
         self._may_be_off |= {key} if any(map(is_off, allowed)) else set()
-        if value is not None and not any(type(value) is type(other) and value == other for other in allowed):
+        if value is not None and not any(is_same(value, other) for other in allowed):
             self.refuse(key, f"must be {' or '.join(shown(other) for other in allowed) or 'absent'}", why)
 
     def finish(self, harmless: frozenset[str] = frozenset()) -> None:
@@ -243,6 +243,11 @@ class HFConfig:
                 f"{self._prefix}{key} is not a key this architecture knows, got {shown(value)}; {hint} it if it "
                 "does not change what the model computes"
             )
+
+
+def is_same(value: Any, other: Any) -> bool:
+    """Whether two of JSON's values are, with their types: 1 is neither true nor 1.0, within lists too."""
+    return repr(value) == repr(other)
 
 
 def says_how(key: str, value: Any) -> bool:

@@ -8,7 +8,7 @@ by its name, with what to take instead.
 from collections.abc import Callable
 from typing import Any
 
-from jaxinfer.models.config import CHECK, HFConfig, is_off, shown
+from jaxinfer.models.config import CHECK, HFConfig, is_off, is_same, shown
 from jaxinfer.models.module_patterns import MOST_WAYS, ways
 from jaxinfer.models.published import PATTERN, Fp8, Int4, Packing, Published, Sharing
 
@@ -93,8 +93,7 @@ def _fp8(section: HFConfig, dtype: str) -> Published | None:
     section.must_be("scale_fmt", ("ue8m0", "float"), CHECK)
     section.value("kv_cache_scheme")
     block = section.value("weight_block_size")
-    if block not in (None, [128, 128]):
-        section.refuse("weight_block_size", "must be [128, 128]", ELSE)
+    section.must_be("weight_block_size", ([128, 128],), ELSE)
     excluded = (*_names(section, "modules_to_not_convert"), *_names(section, "ignored_layers"))
     section.finish(frozenset(["dequantize"]))
     scheme = Fp8("tensor") if block is None else Fp8("block", "weight_scale_inv")
@@ -139,9 +138,9 @@ def _group(group: HFConfig, whole: Any, dtype: str) -> tuple[tuple[str, ...], Fp
     kind, bits = weights.value("type"), weights.value("num_bits")
     weights.must_be("dynamic", (False,), CHECK)
     scheme: Fp8 | Int4 | None = None
-    if (form, kind, bits) == ("float-quantized", "float", 8):
+    if is_same((form, kind, bits), ("float-quantized", "float", 8)):
         scheme = _float(weights)
-    elif (form, kind, bits) == ("pack-quantized", "int", 4):
+    elif is_same((form, kind, bits), ("pack-quantized", "int", 4)):
         scheme = _packed(weights, dtype)
     else:
         fact = f"format {shown(form)} of {shown(bits)} bits and type {shown(kind)}"
@@ -179,7 +178,7 @@ def _packed(weights: HFConfig, dtype: str) -> Int4 | None:
 def _group_size(section: HFConfig) -> int | None:
     """Columns that share a scale; None for all of them."""
     size = section.value("group_size")
-    if size is not None and (isinstance(size, bool) or size not in (-1, *_GROUPS)):
+    if size is not None and not any(is_same(size, one) for one in (-1, *_GROUPS)):
         section.refuse("group_size", f"must be one of {', '.join(map(str, _GROUPS))}, or -1 for all columns", ELSE)
         return None
     return None if size == -1 else size
