@@ -13,7 +13,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from jaxinfer.errors import CheckpointError
-from jaxinfer.models.file_layout import FileLayout, Int4Layout, Part
+from jaxinfer.models.file_layout import AS_STORED, FileLayout, Int4Layout, Part
 from jaxinfer.models.parameters import Beside, ParamSpec
 from jaxinfer.models.published import HEAD, Fp8, Int4, Published
 from jaxinfer_kernels.linear import packed4
@@ -37,6 +37,7 @@ def as_published(specs: Any, published: Published, rounded: Format | None = None
     Raises CheckpointError for matrices that are fused and not stored alike.
     """
     mixed: list[str] = []
+    moved: list[str] = []
     faults: list[str] = []
 
     def of(spec: ParamSpec) -> ParamSpec | Quantized:
@@ -50,6 +51,9 @@ def as_published(specs: Any, published: Published, rounded: Format | None = None
             return spec
         if schemes[0] is None:
             return spec
+        if not has_order(spec, schemes[0]):
+            moved.extend(modules)
+            return spec
         if isinstance(schemes[0], Int4):
             faults.extend(int4_faults(spec, schemes[0]))
         if faults or rounded is not None:
@@ -57,22 +61,40 @@ def as_published(specs: Any, published: Published, rounded: Format | None = None
         return int4(spec, schemes[0]) if isinstance(schemes[0], Int4) else fp8(spec, schemes[0])
 
     tree = jax.tree.map(of, specs)
+    _refuse(
+        faults,
+        "matrices in int4 must have rows in multiples of 64, columns in multiples of 128, and whole groups of 32, 64, "
+        "128 or all columns",
+        "take a checkpoint in FP8, or the original in bfloat16",
+    )
+    _refuse(
+        moved,
+        "matrices whose rows or columns this model has in another order than the file must be fp8 with a scale per "
+        "channel or tensor; by quantization_config these are not",
+        "take such a checkpoint, or the original in bfloat16",
+    )
+    _refuse(
+        mixed,
+        "matrices that are one product here must be stored alike, as q_proj, k_proj and v_proj of a layer, or "
+        "gate_proj and up_proj; by quantization_config they are not",
+        "take a checkpoint that quantizes all of them or none",
+    )
+    return tree
+
+
+def _refuse(faults: list[str], law: str, cure: str) -> None:
     if faults:
         more = [f"and {len(faults) - 12} more"] if len(faults) > 12 else []
         lines = "".join(f"\n  - {line}" for line in [*faults[:12], *more])
-        raise CheckpointError(
-            "config.json: matrices in int4 must have rows in multiples of 64, columns in multiples of 128, and whole "
-            f"groups of 32, 64, 128 or all columns:{lines}\ntake a checkpoint in FP8, or the original in bfloat16"
-        )
-    if mixed:
-        more = [f"and {len(mixed) - 12} more"] if len(mixed) > 12 else []
-        lines = "".join(f"\n  - {line}" for line in [*mixed[:12], *more])
-        raise CheckpointError(
-            "config.json: matrices that are one product here must be stored alike, as q_proj, k_proj and v_proj of a "
-            f"layer, or gate_proj and up_proj; by quantization_config they are not:{lines}\n"
-            "take a checkpoint that quantizes all of them or none"
-        )
-    return tree
+        raise CheckpointError(f"config.json: {law}:{lines}\n{cure}")
+
+
+def has_order(spec: ParamSpec, scheme: Fp8 | Int4) -> bool:
+    """Whether a matrix that is stored so can be read in the order that the model has its rows in."""
+    if spec.layout == AS_STORED:
+        return True
+    is_order_of_rows = isinstance(spec.layout, FileLayout) and spec.layout == FileLayout(order=spec.layout.order)
+    return is_order_of_rows and isinstance(scheme, Fp8) and scheme.sharing != "block"
 
 
 def fp8(spec: ParamSpec, scheme: Fp8) -> Quantized:
@@ -84,6 +106,8 @@ def fp8(spec: ParamSpec, scheme: Fp8) -> Quantized:
         block, shared = (of_block, BLOCK), BLOCK // of_block
     else:
         block, shared = (1, columns), 1 if scheme.sharing == "channel" else max(spec.rows)
+    # has_order: an order is of rows, and each row has a scale
+    order = spec.layout.order if isinstance(spec.layout, FileLayout) and scheme.sharing == "channel" else ()
     of_members = tuple(-(-size // block[0]) for size in spec.rows)
     whole = PartitionSpec(None, None)
     scales = ParamSpec(
@@ -93,7 +117,7 @@ def fp8(spec: ParamSpec, scheme: Fp8) -> Quantized:
         whole,
         "ones",
         dtype="float32",
-        layout=FileLayout(shared=shared, ones_may_be_left_out=True),
+        layout=FileLayout(order=order, shared=shared, ones_may_be_left_out=True),
         types=SCALES,
         positive=True,
     )

@@ -4,12 +4,14 @@ import dataclasses
 import functools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from jaxinfer.checkpoint import rounding
 from jaxinfer.checkpoint.dummy import dummy_params
@@ -17,8 +19,11 @@ from jaxinfer.checkpoint.load import load_params, params_bytes
 from jaxinfer.checkpoint.resolve import resolve
 from jaxinfer.checkpoint.weights import Weights
 from jaxinfer.errors import CheckpointError, ConfigError, DeviceError
+from jaxinfer.models.as_published import as_published
 from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.parameters import num_bytes
+from jaxinfer.models.file_layout import FileLayout
+from jaxinfer.models.parameters import ParamSpec, num_bytes
+from jaxinfer.models.published import Fp8, Int4, Published
 from jaxinfer.models.registry import dense
 from jaxinfer_kernels.linear.quantized import Format, Quantized, quantize
 from tests.support.checkpoints import model_config, write_safetensors
@@ -237,6 +242,45 @@ def test_shapes_that_tiles_do_not_have_are_refused(sizes: dict[str, Any], words:
     with pytest.raises(CheckpointError, match="whole groups of 32, 64, 128 or all columns") as refused:
         dense.specs(config)
     assert words in str(refused.value)
+
+
+ORDERED = ParamSpec(
+    (192, 256),
+    (("a.weight", "b.weight"),),
+    (128, 64),
+    PartitionSpec(None, None),
+    layout=FileLayout(order=(0, 2, 1, 3)),
+    may="be quantized",
+)
+
+
+@pytest.mark.parametrize("name", ["fp8 channel", "fp8 tensor"])
+def test_scales_follow_rows_that_a_model_has_in_another_order(name: str, tmp_path: Path) -> None:
+    drawn = np.random.default_rng(3)
+    plain = {
+        f"{one}.weight": drawn.normal(size=(rows, 256)) * 4.0 ** drawn.integers(-3, 3, (rows, 1))
+        for one, rows in (("a", 128), ("b", 64))
+    }
+    tensors, wide = {}, []
+    for full, matrix in plain.items():
+        packed, exact = FORMATS[name][1](matrix.astype(np.float32))
+        tensors |= {f"{full.partition('.')[0]}.{last}": array for last, array in packed.items()}
+        wide.append(exact.reshape(-1, 4, 256)[:, [0, 2, 1, 3]].reshape(exact.shape))
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    checkpoint = SimpleNamespace(weight_files=(tmp_path / "model.safetensors",), weight_map=None)
+    scheme = Fp8("channel" if name == "fp8 channel" else "tensor")
+    specs = as_published({"a": ORDERED}, Published(((("Linear",), scheme),)))
+    held = load_params(checkpoint, specs, "float32", DEVICE, chunk_bytes=9000)["a"]
+    np.testing.assert_array_equal(np.asarray(widened(held)), np.concatenate(wide))
+
+
+@pytest.mark.parametrize("scheme", [Fp8("block"), Int4("awq", 64, True, "float16")])
+@pytest.mark.parametrize("layout", [FileLayout(order=(1, 0)), FileLayout(transposed=True)])
+def test_other_scales_of_rows_in_another_order_are_refused(scheme: Fp8 | Int4, layout: FileLayout) -> None:
+    spec = dataclasses.replace(ORDERED, layout=layout)
+    with pytest.raises(CheckpointError, match="in another order than the file must be fp8") as refused:
+        as_published({"a": spec}, Published(((("Linear",), scheme),)))
+    assert "\n  - a\n  - b\n" in str(refused.value)
 
 
 def test_a_mesh_and_too_little_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
