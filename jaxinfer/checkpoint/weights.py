@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxinfer.checkpoint.safetensors_file import NUMPY_DTYPES, SafetensorsFile, TensorEntry, shown
 from jaxinfer.errors import CheckpointError
-from jaxinfer.models.parameters import ParamSpec
+from jaxinfer.models.parameters import ParamSpec, Scale
 
 MAX_FAULTS = 20  # of one kind in one message
 
@@ -142,20 +142,20 @@ def check_tensors(spec_tree: object, weights: Weights) -> None:
     faults = _clip(missing) + _clip(unexpected) + _clip(wrong)
     if not faults:  # numbers are looked at where shapes and types are right: else there may be any amount of them
         faults = _clip(
-            [fault for entry, spec, _ in held if spec.positive for fault in _not_positive(entry, weights)]
+            [fault for entry, spec, _ in held if spec.scale for fault in _not_scales(entry, spec.scale, weights)]
             + [fault for name, holds in beside.items() for fault in _not_as_said(weights[name], holds, weights)]
         )
     if faults:
         _raise(weights.paths, "the tensors must be exactly those of the model in config.json", faults)
 
 
-def _not_positive(entry: TensorEntry, weights: Weights) -> list[str]:
+def _not_scales(entry: TensorEntry, law: Scale, weights: Weights) -> list[str]:
     values = weights.view(entry.name).astype(np.float32)
     weights.release(entry.name, range(entry.shape[0] if entry.shape else 1))
-    bad = values[~(np.isfinite(values) & (values > 0))]
+    bad = values[~(np.isfinite(values) & (values > 0 if law == "above 0" else values != 0))]
     if not bad.size:
         return []
-    return [f"{entry} must hold finite numbers above 0, {bad.size} of its {values.size} are not, as {bad.flat[0]}"]
+    return [f"{entry} must hold finite numbers {law}, {bad.size} of its {values.size} are not, as {bad.flat[0]}"]
 
 
 def _not_as_said(entry: TensorEntry, holds: str | int, weights: Weights) -> list[str]:

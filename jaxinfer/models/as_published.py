@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from jaxinfer.errors import CheckpointError
 from jaxinfer.models.file_layout import AS_STORED, FileLayout, Int4Layout, Part
-from jaxinfer.models.parameters import Beside, ParamSpec
+from jaxinfer.models.parameters import FLOATS, Beside, ParamSpec
 from jaxinfer.models.published import HEAD, Fp8, Int4, Published
 from jaxinfer_kernels.linear import packed4
 from jaxinfer_kernels.linear.quantized import Format, Quantized
@@ -22,7 +22,6 @@ from jaxinfer_kernels.linear.quantized import Format, Quantized
 BLOCK = 128  # rows and columns of a block
 SCALES = ("F32", "BF16", "F16", "F8_E8M0")  # what scales may be stored as
 WEIGHT = ".weight"
-_TYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _INT4_NAMES: tuple[dict[Part, str], ...] = (
     {"values": "weight_packed", "scales": "weight_scale", "zeros": "weight_zero_point"},
     {"values": "qweight", "scales": "scales", "zeros": "qzeros"},
@@ -119,7 +118,7 @@ def fp8(spec: ParamSpec, scheme: Fp8) -> Quantized:
         dtype="float32",
         layout=FileLayout(order=order, shared=shared, ones_may_be_left_out=True),
         types=SCALES,
-        positive=True,
+        scale="above 0",
     )
     beside = (Beside(_renamed(spec, "input_scale")),)
     values = dataclasses.replace(spec, may=None, dtype="float8_e4m3fn", types=("F8_E4M3",), beside=beside)
@@ -161,8 +160,9 @@ def int4(spec: ParamSpec, scheme: Int4) -> Quantized:
 
     groups = columns // (scheme.group or columns)
     values = part("values", columns // 16, packed4.COLUMNS, "int32", ("I32",), init="bits", beside=tuple(beside))
-    of_type, ordinary = (_TYPES[scheme.scales],), 1 / (_SPREAD * columns**0.5)
-    scales = part("scales", groups, packed4.ROWS, scheme.scales, of_type, init=ordinary, positive=True)
+    ordinary = 1 / (_SPREAD * columns**0.5)
+    # tools store float16 beside any dtype of the model; of symmetric ones some store scales below 0
+    scales = part("scales", groups, packed4.ROWS, "float32", FLOATS, init=ordinary, scale="not 0")
     # GPTQ stores zeros where 8 stands for 0, too
     has_zeros = scheme.zeros or scheme.packing.startswith("gptq")
     zeros = part("zeros", groups, packed4.ROWS, "uint8", ("I32",), init=float(packed4.ZERO)) if has_zeros else None

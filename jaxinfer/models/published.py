@@ -32,13 +32,12 @@ class Fp8:
 class Int4:
     """Weights of 4 bits.    group: columns of a row that share a scale; None: all of them.
 
-    zeros: whether each group has a value that stands for 0; without, 8 does.    scales: the type of scales.
+    zeros: whether each group has a value that stands for 0; without, 8 does.
     """
 
     packing: Packing
     group: int | None
     zeros: bool
-    scales: str
 
     def __str__(self) -> str:
         zeros = " and a zero" if self.zeros else ""

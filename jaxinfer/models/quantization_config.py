@@ -31,11 +31,8 @@ _OF_TOOLS = frozenset(
 _SHARINGS: tuple[Sharing, ...] = ("block", "channel", "tensor")
 
 
-def published_from_hf(config: HFConfig, dtype: str) -> Published | None:
-    """How the checkpoint is quantized; None where it is not, or where that is refused.
-
-    dtype: of the model, in which scales of 4 bits are stored.
-    """
+def published_from_hf(config: HFConfig) -> Published | None:
+    """How the checkpoint is quantized; None where it is not, or where that is refused."""
     for key in KEYS:
         if not _quantizes(config.value(key)):
             continue
@@ -48,7 +45,7 @@ def published_from_hf(config: HFConfig, dtype: str) -> Published | None:
             names = ", ".join(_READERS)
             section.refuse("quant_method", f"must be one of {names}", _OTHERS.get(str(method), ELSE))
             return None
-        published = read(section, dtype)
+        published = read(section)
         if published is not None and _ways(published) > MOST_WAYS:
             law = f"patterns that may be tried in at most {MOST_WAYS} ways, they have more"
             config.faults.append(f"{key} must have {law}; name modules, or repeat less in patterns")
@@ -68,7 +65,7 @@ def quantization_words(raw: Any) -> str | None:
     if not any(_quantizes(raw.get(key)) for key in KEYS):
         return None
     config = HFConfig(raw)
-    published = published_from_hf(config, "float16")
+    published = published_from_hf(config)
     if published is not None and not config.faults:
         return str(published)
     section = next(raw[key] for key in KEYS if _quantizes(raw.get(key)))
@@ -85,7 +82,7 @@ def _quantizes(section: Any) -> bool:
     return section.get("quant_method") not in (None, "bitsandbytes") or not switches or not all(map(is_off, switches))
 
 
-def _fp8(section: HFConfig, dtype: str) -> Published | None:
+def _fp8(section: HFConfig) -> Published | None:
     """FineGrainedFP8, and AutoFP8 without blocks. Activations stay in 16 bits here, whatever scheme is named."""
     section.must_be("fmt", ("e4m3", "float8_e4m3fn"), f"fp8 of e5m2 is not supported; {ELSE}")
     section.must_be("activation_scheme", ("dynamic", "static"), CHECK)
@@ -100,7 +97,7 @@ def _fp8(section: HFConfig, dtype: str) -> Published | None:
     return Published(((_CLASSES, scheme),), excluded)
 
 
-def _compressed(section: HFConfig, dtype: str) -> Published | None:
+def _compressed(section: HFConfig) -> Published | None:
     """compressed-tensors: groups of modules, each with the arguments of its weights."""
     section.must_be("quantization_status", ("compressed", "frozen"), CHECK)
     for key, what in (("sparsity_config", "sparse weights (2:4)"), ("transform_config", "rotated weights")):
@@ -116,14 +113,14 @@ def _compressed(section: HFConfig, dtype: str) -> Published | None:
     found = []
     for name in groups.names():
         group = groups.section(name)
-        if group is not None and (read := _group(group, whole, dtype)):
+        if group is not None and (read := _group(group, whole)):
             found.append(read)
     excluded = _names(section, "ignore")
     section.finish(frozenset(["global_compression_ratio", "version"]))
     return Published(tuple(found), excluded, head=True)
 
 
-def _group(group: HFConfig, whole: Any, dtype: str) -> tuple[tuple[str, ...], Fp8 | Int4] | None:
+def _group(group: HFConfig, whole: Any) -> tuple[tuple[str, ...], Fp8 | Int4] | None:
     """A group's modules, and how their weights are stored.    whole: the format of all groups that name none."""
     targets = _names(group, "targets")
     for key in ("input_activations", "output_activations"):
@@ -141,7 +138,7 @@ def _group(group: HFConfig, whole: Any, dtype: str) -> tuple[tuple[str, ...], Fp
     if is_same((form, kind, bits), ("float-quantized", "float", 8)):
         scheme = _float(weights)
     elif is_same((form, kind, bits), ("pack-quantized", "int", 4)):
-        scheme = _packed(weights, dtype)
+        scheme = _packed(weights)
     else:
         fact = f"format {shown(form)} of {shown(bits)} bits and type {shown(kind)}"
         law = "must be those of float-quantized (8 bits, float) or of pack-quantized (4 bits, int)"
@@ -163,7 +160,7 @@ def _float(weights: HFConfig) -> Fp8 | None:
     return Fp8(strategy)
 
 
-def _packed(weights: HFConfig, dtype: str) -> Int4 | None:
+def _packed(weights: HFConfig) -> Int4 | None:
     strategy = weights.value("strategy")
     if strategy not in ("group", "channel"):
         weights.refuse("strategy", "must be one of group, channel", ELSE)
@@ -172,7 +169,7 @@ def _packed(weights: HFConfig, dtype: str) -> Int4 | None:
     # with static or weight the file has its columns in order all the same
     weights.must_be("actorder", ("weight", "static", False), f"columns in another order are not supported; {ELSE}")
     zeros = not weights.flag("symmetric", True)
-    return Int4("compressed-tensors", size if strategy == "group" else None, zeros, dtype)
+    return Int4("compressed-tensors", size if strategy == "group" else None, zeros)
 
 
 def _group_size(section: HFConfig) -> int | None:
@@ -184,17 +181,17 @@ def _group_size(section: HFConfig) -> int | None:
     return None if size == -1 else size
 
 
-def _awq(section: HFConfig, dtype: str) -> Published | None:
+def _awq(section: HFConfig) -> Published | None:
     _four_bits(section)
     section.must_be("version", ("gemm", "GEMM"), f"other packings of AWQ are not supported; {ELSE}")
     section.must_be("zero_point", (True,), f"AWQ without zero points is not supported; {ELSE}")
     excluded = _names(section, "modules_to_not_convert")
-    scheme = Int4("awq", _group_size(section), True, dtype)
+    scheme = Int4("awq", _group_size(section), True)
     section.finish(_OF_TOOLS)
     return Published(((_CLASSES, scheme),), excluded)
 
 
-def _gptq(section: HFConfig, dtype: str) -> Published | None:
+def _gptq(section: HFConfig) -> Published | None:
     _four_bits(section)
     section.must_be("desc_act", (False,), f"columns in another order are not supported; {ELSE}")
     section.must_be("lm_head", (False,), f"a head in 4 bits is not supported; {ELSE}")
@@ -207,7 +204,7 @@ def _gptq(section: HFConfig, dtype: str) -> Published | None:
     form = section.value("checkpoint_format")
     section.must_be("checkpoint_format", ("gptq", "gptq_v2"), ELSE)
     packing = forms.get(form, "gptq") if form is None or isinstance(form, str) else "gptq"
-    scheme = Int4(packing, _group_size(section), True, dtype)
+    scheme = Int4(packing, _group_size(section), True)
     section.flag("sym", True)
     section.finish(_OF_TOOLS)
     return Published(((_CLASSES, scheme),))
@@ -237,7 +234,7 @@ def _names(section: HFConfig, key: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-_READERS: dict[str, Callable[[HFConfig, str], Published | None]] = {
+_READERS: dict[str, Callable[[HFConfig], Published | None]] = {
     "fp8": _fp8,
     "compressed-tensors": _compressed,
     "awq": _awq,

@@ -116,6 +116,21 @@ def test_logits_are_those_of_what_the_weights_stand_for(name: str, tmp_path: Pat
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("stored", [np.float16, ml_dtypes.bfloat16, np.float32])
+def test_scales_of_4_bits_may_have_any_type_and_sign(stored: Any, tmp_path: Path) -> None:
+    write_published(tmp_path, "int4 group", num_hidden_layers=1)
+    tensors = tensors_of(tmp_path)
+    scale = f"{MODULE}.weight_scale"
+    tensors[scale] = np.where(np.arange(4) % 2, 1, -0.5).astype(stored) * tensors[scale].astype(stored)
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    config, params = load(tmp_path)
+    held = params.layers.qkv[0]
+    found = np.asarray(held.scales).swapaxes(1, 2).reshape(-1, 4)[128:192]
+    np.testing.assert_array_equal(found, tensors[scale].astype(np.float32))
+    of_each = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    assert num_bytes(dense.specs(config), "bfloat16") < num_bytes(dense.specs(config), "float32") == of_each
+
+
 def test_a_head_and_left_out_modules_are_read_as_the_config_says(tmp_path: Path) -> None:
     section = FORMATS["fp8 channel"][0] | {"ignore": ["re:.*mlp.*", "lm_head"]}
     wide = write_published(tmp_path, "fp8 channel", excluded=("mlp",), quantization_config=section)
@@ -181,7 +196,8 @@ FAULTS = [
     ("int4 group", "weight_packed", WORDS.astype(np.int64), "must be stored as I32, got I64"),
     ("int4 group", "weight_scale", ONES[:, :3] * np.nan, "must have shape [64, 4], got [64, 3]"),
     ("int4 group", "weight_scale", ONES[:, :4] * np.nan, "256 of its 256 are not, as nan"),
-    ("int4 group", "weight_scale", ONES[:, :4].astype(np.float16), "must be stored as F32, got F16"),
+    ("int4 group", "weight_scale", WORDS[:, :4], "must be stored as BF16, F16, F32, got I32"),
+    ("int4 group", "weight_scale", ONES[:, :4] * 0, "must hold finite numbers not 0, 256 of its 256 are not, as 0.0"),
     ("int4 group", "weight_zero_point", WORDS[:8, :4], "is not part of the model in config.json"),
     ("int4 zeros", "weight_zero_point", None, f"missing: '{MODULE}.weight_zero_point' of shape [8, 2]"),
     ("int4 zeros", "weight_zero_point", WORDS[:7, :2], "must have shape [8, 2], got [7, 2]"),
@@ -274,7 +290,7 @@ def test_scales_follow_rows_that_a_model_has_in_another_order(name: str, tmp_pat
     np.testing.assert_array_equal(np.asarray(widened(held)), np.concatenate(wide))
 
 
-@pytest.mark.parametrize("scheme", [Fp8("block"), Int4("awq", 64, True, "float16")])
+@pytest.mark.parametrize("scheme", [Fp8("block"), Int4("awq", 64, True)])
 @pytest.mark.parametrize("layout", [FileLayout(order=(1, 0)), FileLayout(transposed=True)])
 def test_other_scales_of_rows_in_another_order_are_refused(scheme: Fp8 | Int4, layout: FileLayout) -> None:
     spec = dataclasses.replace(ORDERED, layout=layout)

@@ -33,10 +33,10 @@ def read(section: Any, **overrides: Any) -> Published | None:
             compressed("float-quantized", num_bits=8, type="float", strategy="block", block_structure=[128, 128]),
             Fp8("block"),
         ),
-        (PACKED, Int4("compressed-tensors", 64, False, "float32")),
-        (AWQ | {"modules_to_not_convert": None, "backend": "autoawq"}, Int4("awq", 64, True, "float32")),
-        (GPTQ | {"damp_percent": 0.01, "true_sequential": True}, Int4("gptq", 128, True, "float32")),
-        (GPTQ | {"checkpoint_format": "gptq_v2", "group_size": -1}, Int4("gptq_v2", None, True, "float32")),
+        (PACKED, Int4("compressed-tensors", 64, False)),
+        (AWQ | {"modules_to_not_convert": None, "backend": "autoawq"}, Int4("awq", 64, True)),
+        (GPTQ | {"damp_percent": 0.01, "true_sequential": True}, Int4("gptq", 128, True)),
+        (GPTQ | {"checkpoint_format": "gptq_v2", "group_size": -1}, Int4("gptq_v2", None, True)),
     ],
 )
 def test_it_says_how_matrices_are_stored(section: dict[str, Any], scheme: Fp8 | Int4) -> None:

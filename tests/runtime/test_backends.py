@@ -129,7 +129,7 @@ def test_quantized_weights_are_for_cpus_where_any_number_of_rows_is_ours(monkeyp
             choose_backends(setting, model, "bfloat16", 64, gpu)
 
 
-PUBLISHED = published_from_hf(HFConfig(FP8), "bfloat16")
+PUBLISHED = published_from_hf(HFConfig(FP8))
 
 
 def test_published_formats_are_rounded_again_where_our_kernels_multiply_and_refused_on_gpus(monkeypatch):
