@@ -1,10 +1,11 @@
 """quantization_config of config.json: how a checkpoint that is quantized already stores its matrices.
 
 Sources: transformers' FineGrainedFP8Config (quant_method fp8), AutoFP8, compressed-tensors, whose older name for the
-section is compression_config, AutoAWQ's gemm, and GPTQ as AutoGPTQ and GPTQModel store it. What is not read is refused
-by its name, with what to take instead.
+section is compression_config, AutoAWQ's gemm, and GPTQ as AutoGPTQ, GPTQModel and AutoRound store it. What is not read
+is refused by its name, with what to take instead.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,28 @@ _OF_TOOLS = frozenset(
     + ["modules_to_fuse", "pad_token_id", "static_groups", "tokenizer", "true_sequential", "use_cuda_fp16"]
     + ["use_exllama", "exllama_version", "quantizer"]
 )
+_OF_GPTQMODEL = frozenset(
+    [
+        "act_group_aware",
+        "auto_forward_data_parallel",
+        "compute_device_filter",
+        "device",
+        "fail_safe",
+        "failsafe",
+        "foem",
+    ]
+    + ["gptaq", "gptaq_alpha", "hyb_act", "mock_quantization", "offload_to_disk", "offload_to_disk_path", "pack_impl"]
+    + ["parallel_packing", "process", "scale_search", "uri", "v2", "v2_alpha", "v2_memory_device", "vram_strategy"]
+)
+_OF_AUTOROUND = frozenset(
+    ["act_bits", "act_data_type", "act_dynamic", "act_group_size", "act_sym", "amp", "autoround_version"]
+    + ["dynamic_max_gap", "enable_alg_ext", "enable_minmax_tuning", "enable_norm_bias_tuning", "enable_quanted_input"]
+    + ["enable_torch_compile", "gradient_accumulate_steps", "iters", "low_cpu_mem_usage", "low_gpu_mem_usage", "lr"]
+    + ["lr_scheduler", "minmax_lr", "model_free", "not_use_best_mse", "nsamples", "provider", "quant_block_list"]
+    + ["sampler", "scale_dtype", "seed", "seqlen", "supported_types", "to_quant_block_names"]
+)
+_OF_4_BITS = _OF_TOOLS | _OF_GPTQMODEL | _OF_AUTOROUND
+_IS_NAME = re.compile(r"[\w.-]+").fullmatch
 _SHARINGS: tuple[Sharing, ...] = ("block", "channel", "tensor")
 
 
@@ -185,29 +208,74 @@ def _awq(section: HFConfig) -> Published | None:
     _four_bits(section)
     section.must_be("version", ("gemm", "GEMM"), f"other packings of AWQ are not supported; {ELSE}")
     section.must_be("zero_point", (True,), f"AWQ without zero points is not supported; {ELSE}")
-    excluded = _names(section, "modules_to_not_convert")
+    _form(section, "awq", ("gemm", "GEMM"))
+    section.flag("sym", True)
+    excluded = (*_names(section, "modules_to_not_convert"), *_dynamic(section))
     scheme = Int4("awq", _group_size(section), True)
-    section.finish(_OF_TOOLS)
+    section.finish(_OF_4_BITS)
     return Published(((_CLASSES, scheme),), excluded)
 
 
 def _gptq(section: HFConfig) -> Published | None:
     _four_bits(section)
-    section.must_be("desc_act", (False,), f"columns in another order are not supported; {ELSE}")
-    section.must_be("lm_head", (False,), f"a head in 4 bits is not supported; {ELSE}")
     section.must_be("is_marlin_format", (False,), f"weights in Marlin's order are not supported; {ELSE}")
-    section.must_be("pack_dtype", ("int32",), CHECK)
-    for key in ("dynamic", "modules_in_block_to_quantize"):
-        if not is_off(section.value(key)):
-            section.refuse(key, "must be empty", f"modules that are quantized differently are not supported; {ELSE}")
-    forms: dict[Any, Packing] = {None: "gptq", "gptq": "gptq", "gptq_v2": "gptq_v2"}
-    form = section.value("checkpoint_format")
-    section.must_be("checkpoint_format", ("gptq", "gptq_v2"), ELSE)
-    packing = forms.get(form, "gptq") if form is None or isinstance(form, str) else "gptq"
+    packing: Packing = "gptq_v2" if _form(section, "gptq", ("gptq", "gptq_v2")) == "gptq_v2" else "gptq"
     scheme = Int4(packing, _group_size(section), True)
     section.flag("sym", True)
-    section.finish(_OF_TOOLS)
-    return Published(((_CLASSES, scheme),))
+    excluded = _dynamic(section)
+    section.finish(_OF_4_BITS)
+    return Published(((_CLASSES, scheme),), excluded)
+
+
+def _auto_round(section: HFConfig) -> Published | None:
+    """AutoRound's own section, whose files are GPTQ's or AWQ's."""
+    _four_bits(section)
+    packings: dict[Any, Packing] = {"auto_round:auto_gptq": "gptq", "auto_round:auto_awq": "awq"}
+    form = section.value("packing_format")
+    if not isinstance(form, str) or form not in packings:
+        section.refuse("packing_format", f"must be one of {', '.join(packings)}", ELSE)
+        return None
+    scheme = Int4(packings[form], _group_size(section), True)
+    section.flag("sym", True)
+    excluded = _in_16_bits(section, "extra_config")
+    section.finish(_OF_4_BITS)
+    return Published(((_CLASSES, scheme),), excluded)
+
+
+def _form(section: HFConfig, method: str, forms: tuple[str, ...]) -> Any:
+    """How GPTQModel says that it packed: under either of two names, or both."""
+    section.must_be("method", (method,), CHECK)
+    given = [section.value(key) for key in ("checkpoint_format", "format")]
+    for key in ("checkpoint_format", "format"):
+        section.must_be(key, forms, ELSE)
+    if None not in given and given[0] != given[1]:
+        section.refuse("format", f"must be checkpoint_format, {shown(given[0])}", CHECK)
+    return given[1] if given[0] is None else given[0]
+
+
+def _dynamic(section: HFConfig) -> tuple[str, ...]:
+    """GPTQModel's patterns of modules that are quantized otherwise (+:), or not at all (-:)."""
+    given = section.value("dynamic")
+    rules = {} if is_off(given) else given
+    if not isinstance(rules, dict) or not all(name.startswith("-:") for name in rules):
+        section.refuse("dynamic", "must only leave out modules (-:)", f"other bits for some are not supported; {ELSE}")
+        return ()
+    return _tried(section, "dynamic", [PATTERN + name.removeprefix("-:") for name in rules])
+
+
+def _in_16_bits(section: HFConfig, key: str) -> tuple[str, ...]:
+    """AutoRound's modules that are quantized otherwise than the rest, which must be: not at all."""
+    given = section.value(key)
+    rules = {} if is_off(given) else given
+    if not isinstance(rules, dict) or not all(isinstance(rule, dict) for rule in rules.values()):
+        section.refuse(key, "must be an object of objects", CHECK)
+        return ()
+    other = [name for name, rule in rules.items() if not is_same(rule.get("bits"), 16) or not _IS_NAME(name)]
+    if other:
+        law = f"must say of each module, by its name, that it has 16 bits, which {shown(other[0])} does not"
+        section.refuse(key, law, f"other bits for some are not supported; {ELSE}")
+        return ()
+    return tuple(rules)
 
 
 def _four_bits(section: HFConfig) -> None:
@@ -215,6 +283,13 @@ def _four_bits(section: HFConfig) -> None:
         section.must_be(key, (4,), f"only 4 bits are supported; {ELSE}")
     if not (section.has("bits") or section.has("w_bit")):
         section.refuse("bits", "must be 4", CHECK)
+    section.must_be("data_type", ("int",), f"only integers are supported in 4 bits; {ELSE}")
+    section.must_be("desc_act", (False,), f"columns in another order are not supported; {ELSE}")
+    section.must_be("lm_head", (False,), f"a head in 4 bits is not supported; {ELSE}")
+    section.must_be("pack_dtype", ("int32",), CHECK)
+    for key in ("modules_in_block_to_quantize", "super_bits", "super_group_size"):
+        if not is_off(section.value(key)):
+            section.refuse(key, "must be empty", f"modules that are quantized differently are not supported; {ELSE}")
 
 
 def _names(section: HFConfig, key: str) -> tuple[str, ...]:
@@ -224,6 +299,11 @@ def _names(section: HFConfig, key: str) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         section.refuse(key, "must be a list of names", CHECK)
         return ()
+    return _tried(section, key, names)
+
+
+def _tried(section: HFConfig, key: str, names: list[str]) -> tuple[str, ...]:
+    """Names, of which patterns may be tried."""
     for name in names:
         if name.startswith(PATTERN):
             try:
@@ -239,4 +319,5 @@ _READERS: dict[str, Callable[[HFConfig], Published | None]] = {
     "compressed-tensors": _compressed,
     "awq": _awq,
     "gptq": _gptq,
+    "auto-round": _auto_round,
 }
