@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxinfer.models.config import CHECK, HFConfig, is_off, is_same, shown
 from jaxinfer.models.module_patterns import MOST_WAYS, ways
-from jaxinfer.models.published import PATTERN, Fp8, Int4, Packing, Published, Sharing
+from jaxinfer.models.published import CLASS, PATTERN, Fp8, Int4, Packing, Published, Sharing
 
 KEYS = ("quantization_config", "compression_config")
 ELSE = "take a checkpoint in FP8 (e4m3), AWQ or GPTQ of 4 bits, or the original in bfloat16"
@@ -19,7 +19,7 @@ _OTHERS = {
     "bitsandbytes": f"bitsandbytes is not supported; {ELSE}",
     "gguf": f"GGUF is not supported; {ELSE}",
 }
-_CLASSES = ("Linear",)
+_CLASSES = (CLASS,)
 _GROUPS = (32, 64, 128)
 # how a tool made the file, or which kernels run it
 _OF_TOOLS = frozenset(

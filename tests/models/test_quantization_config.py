@@ -169,12 +169,15 @@ def test_a_head_is_quantized_where_compressed_tensors_does_not_leave_it_out() ->
     assert read(BLOCKS).of("lm_head") is None
 
 
-def test_of_several_groups_the_first_that_names_a_module_holds() -> None:
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_of_several_groups_the_first_that_names_a_module_holds_and_then_the_class(order: str) -> None:
     group = FLOAT["config_groups"]["group_0"]
     tensor = group | {"targets": ["re:.*mlp.*"], "weights": group["weights"] | {"strategy": "tensor"}}
-    published = read(FLOAT | {"config_groups": {"a": tensor, "b": group}})
+    groups = {"a": tensor, "b": group}
+    published = read(FLOAT | {"config_groups": {name: groups[name] for name in order}})
     assert (published.of(Q), published.of(DOWN)) == (Fp8("channel"), Fp8("tensor"))
-    assert str(published) == "fp8 with a scale per tensor and fp8 with a scale per channel"
+    words = [f"fp8 with a scale per {one}" for one in ("tensor", "channel")]
+    assert str(published) == " and ".join(words if order == "ab" else reversed(words))
 
 
 REFUSED = [
