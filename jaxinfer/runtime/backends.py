@@ -120,6 +120,14 @@ class Described(Protocol):
     def device_kind(self) -> str: ...
 
 
+@dataclasses.dataclass(frozen=True)
+class HostCpu:
+    """This machine's processor, to choose for without asking JAX for it."""
+
+    platform: str = "cpu"
+    device_kind: str = "cpu"
+
+
 def choose_backends(
     setting: AttentionBackend, model: ModelConfig, dtype: str, page_size: int, device: Described
 ) -> Backends:
