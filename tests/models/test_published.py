@@ -167,6 +167,27 @@ def test_they_are_rounded_again_for_kernels_that_read_no_published_format(
     assert num_bytes(some, "float32") == sum(leaf.nbytes for leaf in jax.tree.leaves(rounded))
 
 
+@pytest.mark.parametrize("shape", [(64,), (1, 64), (64, 1, 1, 1), (1, 1, 64, 1)])
+def test_scales_may_have_more_dimensions_of_one(
+    shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = write_published(tmp_path, "fp8 channel", num_hidden_layers=1)
+    tensors = tensors_of(tmp_path)
+    scale = f"{MODULE}.weight_scale"
+    write_safetensors(tmp_path / "model.safetensors", tensors | {scale: tensors[scale].reshape(shape)})
+    for name in ("will_need", "release"):
+        whole = getattr(Weights, name)
+
+        def within(weights: Weights, tensor: str, rows: range, whole: Any = whole) -> None:
+            assert rows.stop <= (weights[tensor].shape or (1,))[0], "only what is there may be asked for"
+            whole(weights, tensor, rows)
+
+        monkeypatch.setattr(Weights, name, within)
+    _, params = load(tmp_path, chunk_bytes=9000)
+    exact = wide[f"{MODULE}.weight"]
+    np.testing.assert_array_equal(np.asarray(widened(params.layers.qkv[0]))[128:192], exact)
+
+
 def spoiled(tensors: dict[str, np.ndarray], last: str, array: np.ndarray | None) -> dict[str, np.ndarray]:
     """With another tensor of MODULE, or without it."""
     rest = {name: value for name, value in tensors.items() if name != f"{MODULE}.{last}"}
