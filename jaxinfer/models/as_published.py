@@ -141,10 +141,12 @@ def int4(spec: ParamSpec, scheme: Int4) -> Quantized:
     columns = spec.shape[1]
     names = _INT4_NAMES[scheme.packing != "compressed-tensors"]
     tiles = tuple(rows // packed4.ROWS for rows in spec.rows)
-    beside = [Beside(_renamed(spec, "weight_shape"))]
+    sources, integers = len(spec.rows), ("I32", "I64")
+    beside = [Beside(_renamed(spec, "weight_shape"), lengths=(2,) * sources, types=integers)]
     if scheme.packing.startswith("gptq"):
         # its tools save a bias for each matrix, of zeros where the model has none
-        beside = [Beside(_renamed(spec, "g_idx"), scheme.group or columns), Beside(_renamed(spec, "bias"), "zeros")]
+        groups_of = Beside(_renamed(spec, "g_idx"), scheme.group or columns, (columns,) * sources, ("I32",))
+        beside = [groups_of, Beside(_renamed(spec, "bias"), "zeros", spec.rows, FLOATS)]
 
     def part(name: Part, width: int, last: int, dtype: str, types: tuple[str, ...], **more: Any) -> ParamSpec:
         return ParamSpec(

@@ -26,10 +26,14 @@ class Beside:
     """Tensors that may be in the file beside a leaf's, and that no leaf reads.
 
     holds: what their numbers must be: anything, zeros, or for each column its index // so many.
+    lengths: how many numbers each of a group's is a list of; (): it may have any shape.    types: as ParamSpec.types;
+      (): any.
     """
 
     names: tuple[tuple[str, ...], ...]
     holds: Literal["anything", "zeros"] | int = "anything"
+    lengths: tuple[int, ...] = ()
+    types: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -227,7 +227,14 @@ FAULTS = [
     ("gptq", "qweight", WORDS, "must have shape [16, 64], got [64, 16]"),
     ("gptq", "g_idx", INDEX[::-1] + 1, "must count groups of 128 columns in order, it does not: desc_act"),
     ("gptq", "g_idx", INDEX - 2**30, "must count groups of 128 columns in order"),
-    ("gptq", "g_idx", INDEX.astype(np.int64), "must be a list of"),
+    ("gptq", "g_idx", INDEX.astype(np.int64), "must be a list of 128 of I32, got [128] of I64"),
+    ("gptq", "g_idx", INDEX[:-1], "must be a list of 128 of I32, got [127] of I32"),
+    ("gptq", "g_idx", np.append(INDEX, np.int32(1)), "must be a list of 128 of I32, got [129] of I32"),
+    ("gptq", "g_idx", INDEX.astype(np.float32), "must be a list of 128 of I32, got [128] of F32"),
+    ("gptq", "bias", np.zeros(63, np.float16), "must be a list of 64 of BF16 or F16 or F32, got [63] of F16"),
+    ("gptq", "bias", np.zeros(64, np.int32), "must be a list of 64 of BF16 or F16 or F32, got [64] of I32"),
+    ("int4 group", "weight_shape", np.zeros(3, np.int64), "must be a list of 2 of I32 or I64, got [3] of I64"),
+    ("int4 group", "weight_shape", np.zeros(2, np.float32), "must be a list of 2 of I32 or I64, got [2] of F32"),
     ("gptq", "bias", np.ones(64, np.float16), "must be 0, as the model has no such bias"),
     ("gptq v2", "bias", np.ones((64, 1), np.float16), "must be a list of"),
 ]
@@ -244,6 +251,21 @@ def test_hostile_tensors_are_refused_before_anything_is_allocated(
         load(tmp_path)
     assert words in str(refused.value)
     assert f"{MODULE}.{last}" in str(refused.value)
+
+
+def test_columns_in_another_order_are_refused(tmp_path: Path) -> None:
+    """As desc_act leaves them: each group has its columns, in any places of the matrix."""
+    write_published(tmp_path, "gptq")
+    name = "model.layers.0.mlp.down_proj.g_idx"
+    tensors = tensors_of(tmp_path)
+    assert tensors[name].max() == 1, "there are two groups"
+    shuffled = np.random.default_rng(0).permutation(tensors[name])
+    write_safetensors(tmp_path / "model.safetensors", tensors | {name: shuffled})
+    with pytest.raises(
+        CheckpointError, match="must count groups of 128 columns in order, it does not: desc_act"
+    ) as refused:
+        load(tmp_path)
+    assert name in str(refused.value)
 
 
 def test_all_faults_come_at_once_and_scales_are_looked_at_after_shapes(tmp_path: Path) -> None:
