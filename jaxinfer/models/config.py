@@ -80,7 +80,8 @@ DTYPES: tuple[DType, ...] = ("bfloat16", "float16", "float32")
 class ModelConfig(abc.ABC):
     """What all models have; hashable, so that jit can take it as a static argument. A family adds its own fields.
 
-    max_position: tokens the model can address. dtype: what the checkpoint's weights were saved in.
+    max_position: tokens the model can address. dtype: what the checkpoint's weights were saved in; where saved_in says
+    that, what the model is computed in unasked.
     published: how a checkpoint that is quantized already stores its matrices; None: it is not.
     quantization: what the weights of linear layers are rounded to; None leaves them as they are.
     bos_token_id, eos_token_ids: as config.json says; generation_config.json may say more.
@@ -92,6 +93,7 @@ class ModelConfig(abc.ABC):
     max_position: int
     tie_embeddings: bool
     dtype: DType
+    saved_in: DType | None = None
     published: Published | None = None
     quantization: Quantization | None = None
     bos_token_id: int | None = None

@@ -205,6 +205,8 @@ def held_words(model: ModelConfig, specs: Any, dtype: str, backends: Backends) -
     words = ", ".join(f"{count} {'matrix' if count == 1 else 'matrices'} in {kind}" for kind, count in kinds.items())
     if model.published is not None and model.quantization is not None:
         words += f", rounded again from {model.published}, which our kernels for CPUs do not read"
+    if model.saved_in:
+        words += f", computed in {dtype} and not {model.saved_in}, which they do not read either (dtype sets it)"
     if backends.decode_linear is Backend.CPU:
         return f": {words}"
     why = "our kernels are for bfloat16" if dtype != "bfloat16" else "there are no kernels of ours (jaxinfer doctor)"
