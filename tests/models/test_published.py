@@ -19,6 +19,7 @@ from jaxinfer.checkpoint.load import load_params, params_bytes
 from jaxinfer.checkpoint.resolve import resolve
 from jaxinfer.checkpoint.weights import Weights
 from jaxinfer.errors import CheckpointError, ConfigError, DeviceError
+from jaxinfer.layers.products import XLA
 from jaxinfer.models.as_published import as_published
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.file_layout import FileLayout
@@ -114,6 +115,22 @@ def test_logits_are_those_of_what_the_weights_stand_for(name: str, tmp_path: Pat
         for one, held in ((config, params), (plain_config, plain))
     )
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fp8 channel", "int4 group"])
+def test_a_quantized_head_makes_the_logits_of_what_it_stands_for(name: str, tmp_path: Path) -> None:
+    section = FORMATS[name][0] | {"ignore": []}
+    overrides = dict(num_hidden_layers=1, quantization_config=section, vocab_size=384)  # whole tiles
+    wide = write_published(tmp_path, name, head=True, **overrides)
+    config, params = load(tmp_path)
+    assert isinstance(params.unembed, Quantized)
+    np.testing.assert_array_equal(np.asarray(widened(params.unembed)), wide["lm_head.weight"])
+    hidden = np.random.default_rng(1).normal(size=(2, config.hidden_size)).astype(np.float32)
+    found = jax.jit(lambda held, rows: dense.unembed(config, held, rows, XLA))(params, hidden)
+    of_plain = jax.jit(lambda held, rows: dense.unembed(config, held, rows, XLA))(
+        params.replace(unembed=jax.numpy.asarray(wide["lm_head.weight"])), hidden
+    )
+    np.testing.assert_allclose(found, of_plain, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("stored", [np.float16, ml_dtypes.bfloat16, np.float32])
