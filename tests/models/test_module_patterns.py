@@ -83,7 +83,7 @@ def test_whatever_is_tried_ends_soon() -> None:
         "{",
         "*+",
     ]
-    for _ in range(8_000):
+    for _ in range(4_000):
         pattern = "".join(draw.choices(pieces, k=draw.randrange(2, 24)))
         pattern += ")" * max(0, pattern.count("(") - pattern.count(")") - pattern.count("(?<!.)")) + "!"
         try:
@@ -95,4 +95,4 @@ def test_whatever_is_tried_ends_soon() -> None:
             begin = time.process_time()
             re.match(pattern, NAME)
             assert time.process_time() - begin < 0.2, pattern
-    assert tried > 100
+    assert tried > 50

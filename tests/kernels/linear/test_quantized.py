@@ -109,8 +109,11 @@ def test_a_product_of_fp8_is_that_of_what_the_weights_stand_for() -> None:
     np.testing.assert_array_equal(found, np.asarray(linear(jnp.asarray(x), jnp.asarray(exact))))
 
 
-@pytest.mark.parametrize("kind", [Format.FP8, Format.INT8])
-@pytest.mark.parametrize(("rows", "dtype"), [(1, "bfloat16"), (4, "bfloat16"), (1, "float32"), (4, "float16")])
+@pytest.mark.parametrize("kind", [Format.FP8, pytest.param(Format.INT8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [(1, "bfloat16"), (4, "bfloat16"), (1, "float32"), pytest.param(4, "float16", marks=pytest.mark.slow)],
+)
 def test_one_matrix_is_widened_at_a_time(kind: Format, rows: int, dtype: str) -> None:
     """What XLA needs beside its arguments is bounded by a matrix, however many follow each other."""
     size, layers = 512, 6
