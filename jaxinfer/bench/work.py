@@ -12,6 +12,8 @@ from jaxinfer.layers.spec import Attention
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.parameters import num_bytes
 from jaxinfer.models.registry import family_for
+from jaxinfer.runtime.backends import HostCpu, as_computed, as_held
+from jaxinfer.runtime.memory import backends_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,9 @@ def work_of(config: EngineConfig) -> ModelWork:
     )
     family = family_for(checkpoint.config)
     model: ModelConfig = family.model(checkpoint.config, config.quantization)
+    if model.published is not None:  # GPUs refuse it
+        model = as_computed(config, model, HostCpu())
+        model = as_held(model, backends_for(config, model, HostCpu()))
     dtype = config.dtype_for(model.dtype)
     itemsize = ITEMSIZE[dtype]
     first, mixers = model.layers[0], [layer.mixer for layer in model.layers]

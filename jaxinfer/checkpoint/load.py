@@ -158,7 +158,7 @@ def _staging_dtype(weights: Weights, shard: Shard) -> np.dtype:
     Scales are float32 too: devices need not know the types that they are stored in.
     """
     stored = {weights.view(name).dtype for layer in shard.layers for name in shard.spec.sources[layer]}
-    return stored.pop() if len(stored) == 1 and not shard.spec.positive else np.dtype(np.float32)
+    return stored.pop() if len(stored) == 1 and shard.spec.scale is None else np.dtype(np.float32)
 
 
 def _check_finite(weights: Weights, names: list[str], readers: concurrent.futures.Executor) -> None:

@@ -14,7 +14,8 @@ ROWS = 1024  # at once: what they stand for is in float32 meanwhile
 def round_again(spec_tree: Any, params: Any, dtype: Any) -> Any:
     """The parameters, in the formats that their specs have.
 
-    Each matrix is deleted when it has been rounded, so that at most one is there twice: params are given up.
+    Params are given up: each matrix is deleted when it has been rounded. Of one matrix there are then the published and
+    twice the rounded, in parts and whole; ROWS of it are in float32 before.
     """
     specs, structure = jax.tree.flatten(spec_tree)
     leaves = structure.flatten_up_to(params)

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxinfer.checkpoint.safetensors_file import NUMPY_DTYPES, SafetensorsFile, TensorEntry, shown
+from jaxinfer.checkpoint.safetensors_file import SafetensorsFile, TensorEntry, shown
 from jaxinfer.errors import CheckpointError
-from jaxinfer.models.parameters import ParamSpec
+from jaxinfer.models.parameters import Beside, ParamSpec, Scale
 
 MAX_FAULTS = 20  # of one kind in one message
 
@@ -113,11 +113,11 @@ def check_tensors(spec_tree: object, weights: Weights) -> None:
     sources = [(name, spec, index) for spec in specs for group in spec.sources for index, name in enumerate(group)]
     wanted = {name: spec.source_shape(index) for name, spec, index in sources}
     beside = {
-        name: one.holds
+        name: (one, index)
         for spec in specs
         for one in spec.beside
         for group in one.names
-        for name in group
+        for index, name in enumerate(group)
         if name not in wanted and name in weights
     }
     missing = [
@@ -139,31 +139,37 @@ def check_tensors(spec_tree: object, weights: Weights) -> None:
         for entry, spec, _ in held
         if entry.dtype not in spec.types
     ]
+    wrong += [fault for name, (one, index) in beside.items() for fault in _not_a_list(weights[name], one, index)]
     faults = _clip(missing) + _clip(unexpected) + _clip(wrong)
     if not faults:  # numbers are looked at where shapes and types are right: else there may be any amount of them
         faults = _clip(
-            [fault for entry, spec, _ in held if spec.positive for fault in _not_positive(entry, weights)]
-            + [fault for name, holds in beside.items() for fault in _not_as_said(weights[name], holds, weights)]
+            [fault for entry, spec, _ in held if spec.scale for fault in _not_scales(entry, spec.scale, weights)]
+            + [fault for name, (one, _) in beside.items() for fault in _not_as_said(weights[name], one.holds, weights)]
         )
     if faults:
         _raise(weights.paths, "the tensors must be exactly those of the model in config.json", faults)
 
 
-def _not_positive(entry: TensorEntry, weights: Weights) -> list[str]:
+def _not_scales(entry: TensorEntry, law: Scale, weights: Weights) -> list[str]:
     values = weights.view(entry.name).astype(np.float32)
     weights.release(entry.name, range(entry.shape[0] if entry.shape else 1))
-    bad = values[~(np.isfinite(values) & (values > 0))]
+    bad = values[~(np.isfinite(values) & (values > 0 if law == "above 0" else values != 0))]
     if not bad.size:
         return []
-    return [f"{entry} must hold finite numbers above 0, {bad.size} of its {values.size} are not, as {bad.flat[0]}"]
+    return [f"{entry} must hold finite numbers {law}, {bad.size} of its {values.size} are not, as {bad.flat[0]}"]
+
+
+def _not_a_list(entry: TensorEntry, law: Beside, index: int) -> list[str]:
+    if not law.lengths or (entry.shape == (law.lengths[index],) and entry.dtype in law.types):
+        return []
+    wanted = f"a list of {law.lengths[index]} of {' or '.join(law.types)}"
+    return [f"{entry} must be {wanted}, got {list(entry.shape)} of {entry.dtype}"]
 
 
 def _not_as_said(entry: TensorEntry, holds: str | int, weights: Weights) -> list[str]:
     """holds: as Beside.holds."""
     if holds == "anything":
         return []
-    if entry.dtype not in NUMPY_DTYPES or len(entry.shape) != 1:
-        return [f"{entry} must be a list of {' or '.join(NUMPY_DTYPES)}, got {list(entry.shape)} of {entry.dtype}"]
     values = weights.view(entry.name)
     if isinstance(holds, str):
         return [f"{entry} must be 0, as the model has no such bias; it is not"] if values.astype(bool).any() else []

@@ -77,13 +77,13 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         memory_bytes(params["memory"])
     with reading("the model and this machine"):
         from jaxinfer.models.registry import family_for
-        from jaxinfer.runtime.backends import as_held
+        from jaxinfer.runtime.backends import as_computed, as_held
         from jaxinfer.runtime.memory import backends_for, plan_for
 
         target = choose_target(params["target"], params["memory"], config.device)
         facts, source = facts_of(config)
         family = family_for(facts)
-        model = family.model(facts, config.quantization)
+        model = as_computed(config, family.model(facts, config.quantization), target)
         # as runtime/device.py sizes the pool
         share = config.gpu_memory_utilization if target.platform == "gpu" else 1.0
         free, backends = int(target.free_bytes * share), backends_for(config, model, target)

@@ -23,7 +23,7 @@ from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.llm.text_side import new_compiler
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family, family_for
-from jaxinfer.runtime.backends import Launches, as_held
+from jaxinfer.runtime.backends import Launches, as_computed, as_held
 from jaxinfer.runtime.cache import ExecutableCache, open_cache
 from jaxinfer.runtime.device import device_for
 from jaxinfer.runtime.memory import plan_memory
@@ -55,6 +55,7 @@ def start_core(config: EngineConfig, on_event: OnEvent, device_for: Callable[[En
     info = model_info(config, checkpoint, model)
     cache = open_cache(config.compile_cache_dir)
     device = device_for(config)
+    model = as_computed(config, model, device)
     backends = fastest_backends(config, model, family, device, cache)
     model = as_held(model, backends)
     plan = plan_memory(config, model, family, device, backends)

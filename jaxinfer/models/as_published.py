@@ -13,8 +13,8 @@ import jax
 from jax.sharding import PartitionSpec
 
 from jaxinfer.errors import CheckpointError
-from jaxinfer.models.file_layout import FileLayout, Int4Layout, Part
-from jaxinfer.models.parameters import Beside, ParamSpec
+from jaxinfer.models.file_layout import AS_STORED, FileLayout, Int4Layout, Part
+from jaxinfer.models.parameters import FLOATS, Beside, ParamSpec
 from jaxinfer.models.published import HEAD, Fp8, Int4, Published
 from jaxinfer_kernels.linear import packed4
 from jaxinfer_kernels.linear.quantized import Format, Quantized
@@ -22,7 +22,6 @@ from jaxinfer_kernels.linear.quantized import Format, Quantized
 BLOCK = 128  # rows and columns of a block
 SCALES = ("F32", "BF16", "F16", "F8_E8M0")  # what scales may be stored as
 WEIGHT = ".weight"
-_TYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _INT4_NAMES: tuple[dict[Part, str], ...] = (
     {"values": "weight_packed", "scales": "weight_scale", "zeros": "weight_zero_point"},
     {"values": "qweight", "scales": "scales", "zeros": "qzeros"},
@@ -37,6 +36,7 @@ def as_published(specs: Any, published: Published, rounded: Format | None = None
     Raises CheckpointError for matrices that are fused and not stored alike.
     """
     mixed: list[str] = []
+    moved: list[str] = []
     faults: list[str] = []
 
     def of(spec: ParamSpec) -> ParamSpec | Quantized:
@@ -50,6 +50,9 @@ def as_published(specs: Any, published: Published, rounded: Format | None = None
             return spec
         if schemes[0] is None:
             return spec
+        if not has_order(spec, schemes[0]):
+            moved.extend(modules)
+            return spec
         if isinstance(schemes[0], Int4):
             faults.extend(int4_faults(spec, schemes[0]))
         if faults or rounded is not None:
@@ -57,22 +60,40 @@ def as_published(specs: Any, published: Published, rounded: Format | None = None
         return int4(spec, schemes[0]) if isinstance(schemes[0], Int4) else fp8(spec, schemes[0])
 
     tree = jax.tree.map(of, specs)
+    _refuse(
+        faults,
+        "matrices in int4 must have rows in multiples of 64, columns in multiples of 128, and whole groups of 32, 64, "
+        "128 or all columns",
+        "take a checkpoint in FP8, or the original in bfloat16",
+    )
+    _refuse(
+        moved,
+        "matrices whose rows or columns this model has in another order than the file must be fp8 with a scale per "
+        "channel or tensor; by quantization_config these are not",
+        "take such a checkpoint, or the original in bfloat16",
+    )
+    _refuse(
+        mixed,
+        "matrices that are one product here must be stored alike, as q_proj, k_proj and v_proj of a layer, or "
+        "gate_proj and up_proj; by quantization_config they are not",
+        "take a checkpoint that quantizes all of them or none",
+    )
+    return tree
+
+
+def _refuse(faults: list[str], law: str, cure: str) -> None:
     if faults:
         more = [f"and {len(faults) - 12} more"] if len(faults) > 12 else []
         lines = "".join(f"\n  - {line}" for line in [*faults[:12], *more])
-        raise CheckpointError(
-            "config.json: matrices in int4 must have rows in multiples of 64, columns in multiples of 128, and whole "
-            f"groups of 32, 64, 128 or all columns:{lines}\ntake a checkpoint in FP8, or the original in bfloat16"
-        )
-    if mixed:
-        more = [f"and {len(mixed) - 12} more"] if len(mixed) > 12 else []
-        lines = "".join(f"\n  - {line}" for line in [*mixed[:12], *more])
-        raise CheckpointError(
-            "config.json: matrices that are one product here must be stored alike, as q_proj, k_proj and v_proj of a "
-            f"layer, or gate_proj and up_proj; by quantization_config they are not:{lines}\n"
-            "take a checkpoint that quantizes all of them or none"
-        )
-    return tree
+        raise CheckpointError(f"config.json: {law}:{lines}\n{cure}")
+
+
+def has_order(spec: ParamSpec, scheme: Fp8 | Int4) -> bool:
+    """Whether a matrix that is stored so can be read in the order that the model has its rows in."""
+    if spec.layout == AS_STORED:
+        return True
+    is_order_of_rows = isinstance(spec.layout, FileLayout) and spec.layout == FileLayout(order=spec.layout.order)
+    return is_order_of_rows and isinstance(scheme, Fp8) and scheme.sharing != "block"
 
 
 def fp8(spec: ParamSpec, scheme: Fp8) -> Quantized:
@@ -84,6 +105,8 @@ def fp8(spec: ParamSpec, scheme: Fp8) -> Quantized:
         block, shared = (of_block, BLOCK), BLOCK // of_block
     else:
         block, shared = (1, columns), 1 if scheme.sharing == "channel" else max(spec.rows)
+    # has_order: an order is of rows, and each row has a scale
+    order = spec.layout.order if isinstance(spec.layout, FileLayout) and scheme.sharing == "channel" else ()
     of_members = tuple(-(-size // block[0]) for size in spec.rows)
     whole = PartitionSpec(None, None)
     scales = ParamSpec(
@@ -93,9 +116,9 @@ def fp8(spec: ParamSpec, scheme: Fp8) -> Quantized:
         whole,
         "ones",
         dtype="float32",
-        layout=FileLayout(shared=shared, ones_may_be_left_out=True),
+        layout=FileLayout(order=order, shared=shared, ones_may_be_left_out=True),
         types=SCALES,
-        positive=True,
+        scale="above 0",
     )
     beside = (Beside(_renamed(spec, "input_scale")),)
     values = dataclasses.replace(spec, may=None, dtype="float8_e4m3fn", types=("F8_E4M3",), beside=beside)
@@ -118,10 +141,12 @@ def int4(spec: ParamSpec, scheme: Int4) -> Quantized:
     columns = spec.shape[1]
     names = _INT4_NAMES[scheme.packing != "compressed-tensors"]
     tiles = tuple(rows // packed4.ROWS for rows in spec.rows)
-    beside = [Beside(_renamed(spec, "weight_shape"))]
+    sources, integers = len(spec.rows), ("I32", "I64")
+    beside = [Beside(_renamed(spec, "weight_shape"), lengths=(2,) * sources, types=integers)]
     if scheme.packing.startswith("gptq"):
         # its tools save a bias for each matrix, of zeros where the model has none
-        beside = [Beside(_renamed(spec, "g_idx"), scheme.group or columns), Beside(_renamed(spec, "bias"), "zeros")]
+        groups_of = Beside(_renamed(spec, "g_idx"), scheme.group or columns, (columns,) * sources, ("I32",))
+        beside = [groups_of, Beside(_renamed(spec, "bias"), "zeros", spec.rows, FLOATS)]
 
     def part(name: Part, width: int, last: int, dtype: str, types: tuple[str, ...], **more: Any) -> ParamSpec:
         return ParamSpec(
@@ -137,8 +162,9 @@ def int4(spec: ParamSpec, scheme: Int4) -> Quantized:
 
     groups = columns // (scheme.group or columns)
     values = part("values", columns // 16, packed4.COLUMNS, "int32", ("I32",), init="bits", beside=tuple(beside))
-    of_type, ordinary = (_TYPES[scheme.scales],), 1 / (_SPREAD * columns**0.5)
-    scales = part("scales", groups, packed4.ROWS, scheme.scales, of_type, init=ordinary, positive=True)
+    ordinary = 1 / (_SPREAD * columns**0.5)
+    # tools store float16 beside any dtype of the model; of symmetric ones some store scales below 0
+    scales = part("scales", groups, packed4.ROWS, "float32", FLOATS, init=ordinary, scale="not 0")
     # GPTQ stores zeros where 8 stands for 0, too
     has_zeros = scheme.zeros or scheme.packing.startswith("gptq")
     zeros = part("zeros", groups, packed4.ROWS, "uint8", ("I32",), init=float(packed4.ZERO)) if has_zeros else None

@@ -80,7 +80,8 @@ DTYPES: tuple[DType, ...] = ("bfloat16", "float16", "float32")
 class ModelConfig(abc.ABC):
     """What all models have; hashable, so that jit can take it as a static argument. A family adds its own fields.
 
-    max_position: tokens the model can address. dtype: what the checkpoint's weights were saved in.
+    max_position: tokens the model can address. dtype: what the checkpoint's weights were saved in; where saved_in says
+    that, what the model is computed in unasked.
     published: how a checkpoint that is quantized already stores its matrices; None: it is not.
     quantization: what the weights of linear layers are rounded to; None leaves them as they are.
     bos_token_id, eos_token_ids: as config.json says; generation_config.json may say more.
@@ -92,6 +93,7 @@ class ModelConfig(abc.ABC):
     max_position: int
     tie_embeddings: bool
     dtype: DType
+    saved_in: DType | None = None
     published: Published | None = None
     quantization: Quantization | None = None
     bos_token_id: int | None = None
@@ -203,10 +205,10 @@ class HFConfig:
         return HFConfig(value, prefix=f"{self._prefix}{key}.", faults=self.faults)
 
     def must_be(self, key: str, allowed: tuple[Any, ...], why: str) -> None:
-        """Refuse the key unless it is missing, null or one of `allowed` (compared with its type, so 1 is not true)."""
+        """Refuse the key unless it is missing, null or one of `allowed`, as `is_same` compares."""
         value = self.value(key)
         self._may_be_off |= {key} if any(map(is_off, allowed)) else set()
-        if value is not None and not any(type(value) is type(other) and value == other for other in allowed):
+        if value is not None and not any(is_same(value, other) for other in allowed):
             self.refuse(key, f"must be {' or '.join(shown(other) for other in allowed) or 'absent'}", why)
 
     def finish(self, harmless: frozenset[str] = frozenset()) -> None:
@@ -243,6 +245,11 @@ class HFConfig:
                 f"{self._prefix}{key} is not a key this architecture knows, got {shown(value)}; {hint} it if it "
                 "does not change what the model computes"
             )
+
+
+def is_same(value: Any, other: Any) -> bool:
+    """Whether two of JSON's values are, with their types: 1 is neither true nor 1.0, within lists too."""
+    return repr(value) == repr(other)
 
 
 def says_how(key: str, value: Any) -> bool:

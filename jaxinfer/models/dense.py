@@ -212,7 +212,7 @@ def config_from_hf(raw: Mapping[str, Any]) -> DenseConfig:
         qk_norm=traits.qk_norm,
         tie_embeddings=config.flag("tie_word_embeddings") or is_headless(raw),
         dtype=dtype,
-        published=published_from_hf(config, dtype),
+        published=published_from_hf(config),
         bos_token_id=next(iter(token_ids(config, "bos_token_id", known_size)), None),
         eos_token_ids=token_ids(config, "eos_token_id", known_size),
     )

@@ -57,8 +57,11 @@ class FileLayout:
         return index - within + np.asarray(self.order)[within]
 
     def touched(self, rows: range, num_file_rows: int) -> range:
-        """Rows of the file that are read for these of the model's."""
-        if self.transposed:
+        """Rows of the file that are read for these of the model's.
+
+        All of a tensor whose ones may be left out: its numbers may lie along any dimension.
+        """
+        if self.transposed or self.ones_may_be_left_out:
             return range(num_file_rows)
         wanted = self.file_rows(rows)
         return range(int(wanted.min()), int(wanted.max()) + 1)

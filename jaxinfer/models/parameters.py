@@ -17,6 +17,7 @@ from jaxinfer_kernels.linear.quantized import Format, Quantized, quantize, quant
 
 Init = Literal["normal", "bits", "ones", "zeros"] | float
 May = Literal["be quantized", "have 8 bits"]
+Scale = Literal["above 0", "not 0"]
 FLOATS = ("BF16", "F16", "F32")
 
 
@@ -25,10 +26,14 @@ class Beside:
     """Tensors that may be in the file beside a leaf's, and that no leaf reads.
 
     holds: what their numbers must be: anything, zeros, or for each column its index // so many.
+    lengths: how many numbers each of a group's is a list of; (): it may have any shape.    types: as ParamSpec.types;
+      (): any.
     """
 
     names: tuple[tuple[str, ...], ...]
     holds: Literal["anything", "zeros"] | int = "anything"
+    lengths: tuple[int, ...] = ()
+    types: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +53,8 @@ class ParamSpec:
     may: of a matrix [N, K] that only layers.linear, layers.embedding and products.logits take: "be quantized" into what
       is asked for, or at least "have 8 bits", where fewer are asked for too; None: it stays an array.
     format: in which it is held; None: as an array.
-    types: what its tensors may be stored as, as safetensors spells it.    positive: each number is finite and above 0.
-    beside: what else may be there.
+    types: what its tensors may be stored as, as safetensors spells it.    beside: what else may be there.
+    scale: of scales, what each must be, and finite; None: it holds no scales.
     """
 
     shape: tuple[int, ...]
@@ -65,7 +70,7 @@ class ParamSpec:
     may: May | None = None
     format: Format | None = None
     types: tuple[str, ...] = FLOATS
-    positive: bool = False
+    scale: Scale | None = None
     beside: tuple[Beside, ...] = ()
 
     def __post_init__(self) -> None:

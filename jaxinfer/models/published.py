@@ -8,6 +8,8 @@ import re
 from typing import Literal
 
 HEAD = "lm_head"
+CLASS = "Linear"
+PATTERN = "re:"  # before a pattern of names
 
 Packing = Literal["compressed-tensors", "awq", "gptq", "gptq_v2"]
 Sharing = Literal["block", "channel", "tensor"]
@@ -31,13 +33,12 @@ class Fp8:
 class Int4:
     """Weights of 4 bits.    group: columns of a row that share a scale; None: all of them.
 
-    zeros: whether each group has a value that stands for 0; without, 8 does.    scales: the type of scales.
+    zeros: whether each group has a value that stands for 0; without, 8 does.
     """
 
     packing: Packing
     group: int | None
     zeros: bool
-    scales: str
 
     def __str__(self) -> str:
         zeros = " and a zero" if self.zeros else ""
@@ -48,11 +49,12 @@ class Int4:
 class Published:
     """Which matrices a checkpoint stores how.
 
-    groups: names or patterns of modules, and how those are stored; the first that names a module holds.
+    groups: names or patterns of modules, and how those are stored; the first that names a module holds, and the
+      first with `Linear`, which is every module, where none does.
     excluded: names or patterns of modules that are stored as in other checkpoints.
     head: whether the head is one of the modules.
     A name is a module's, or consecutive parts of it (`down_proj`, `layers.0.mlp`). `re:` begins a pattern, which a
-    module's name must begin with. `Linear` is every module.
+    module's name must begin with.
     """
 
     groups: tuple[tuple[tuple[str, ...], Fp8 | Int4], ...]
@@ -66,10 +68,14 @@ class Published:
         """How a module's matrix is stored; None as in other checkpoints."""
         if (module == HEAD and not self.head) or any(_names(name, module) for name in self.excluded):
             return None
-        return next((scheme for names, scheme in self.groups if any(_names(name, module) for name in names)), None)
+        for is_class in (False, True):
+            for names, scheme in self.groups:
+                if any(_names(name, module) for name in names if (name == CLASS) is is_class):
+                    return scheme
+        return None
 
 
 def _names(name: str, module: str) -> bool:
-    if name.startswith("re:"):
-        return re.match(name[3:], module) is not None
-    return name == "Linear" or f".{name}." in f".{module}."
+    if name.startswith(PATTERN):
+        return re.match(name.removeprefix(PATTERN), module) is not None
+    return name == CLASS or f".{name}." in f".{module}."

@@ -1,16 +1,17 @@
 """quantization_config of config.json: how a checkpoint that is quantized already stores its matrices.
 
 Sources: transformers' FineGrainedFP8Config (quant_method fp8), AutoFP8, compressed-tensors, whose older name for the
-section is compression_config, AutoAWQ's gemm, and GPTQ as AutoGPTQ and GPTQModel store it. What is not read is refused
-by its name, with what to take instead.
+section is compression_config, AutoAWQ's gemm, and GPTQ as AutoGPTQ, GPTQModel and AutoRound store it. What is not read
+is refused by its name, with what to take instead.
 """
 
 import re
 from collections.abc import Callable
 from typing import Any
 
-from jaxinfer.models.config import CHECK, HFConfig, is_off, shown
-from jaxinfer.models.published import Fp8, Int4, Packing, Published, Sharing
+from jaxinfer.models.config import CHECK, HFConfig, is_off, is_same, shown
+from jaxinfer.models.module_patterns import MOST_WAYS, ways
+from jaxinfer.models.published import CLASS, PATTERN, Fp8, Int4, Packing, Published, Sharing
 
 KEYS = ("quantization_config", "compression_config")
 ELSE = "take a checkpoint in FP8 (e4m3), AWQ or GPTQ of 4 bits, or the original in bfloat16"
@@ -18,8 +19,7 @@ _OTHERS = {
     "bitsandbytes": f"bitsandbytes is not supported; {ELSE}",
     "gguf": f"GGUF is not supported; {ELSE}",
 }
-_MAX_PATTERN, _MAX_REPEATS = 200, 4  # a stranger's pattern must not take long: each repeat is a loop over a name
-_CLASSES = ("Linear",)
+_CLASSES = (CLASS,)
 _GROUPS = (32, 64, 128)
 # how a tool made the file, or which kernels run it
 _OF_TOOLS = frozenset(
@@ -29,14 +29,33 @@ _OF_TOOLS = frozenset(
     + ["modules_to_fuse", "pad_token_id", "static_groups", "tokenizer", "true_sequential", "use_cuda_fp16"]
     + ["use_exllama", "exllama_version", "quantizer"]
 )
+_OF_GPTQMODEL = frozenset(
+    [
+        "act_group_aware",
+        "auto_forward_data_parallel",
+        "compute_device_filter",
+        "device",
+        "fail_safe",
+        "failsafe",
+        "foem",
+    ]
+    + ["gptaq", "gptaq_alpha", "hyb_act", "mock_quantization", "offload_to_disk", "offload_to_disk_path", "pack_impl"]
+    + ["parallel_packing", "process", "scale_search", "uri", "v2", "v2_alpha", "v2_memory_device", "vram_strategy"]
+)
+_OF_AUTOROUND = frozenset(
+    ["act_bits", "act_data_type", "act_dynamic", "act_group_size", "act_sym", "amp", "autoround_version"]
+    + ["dynamic_max_gap", "enable_alg_ext", "enable_minmax_tuning", "enable_norm_bias_tuning", "enable_quanted_input"]
+    + ["enable_torch_compile", "gradient_accumulate_steps", "iters", "low_cpu_mem_usage", "low_gpu_mem_usage", "lr"]
+    + ["lr_scheduler", "minmax_lr", "model_free", "not_use_best_mse", "nsamples", "provider", "quant_block_list"]
+    + ["sampler", "scale_dtype", "seed", "seqlen", "supported_types", "to_quant_block_names"]
+)
+_OF_4_BITS = _OF_TOOLS | _OF_GPTQMODEL | _OF_AUTOROUND
+_IS_NAME = re.compile(r"[\w.-]+").fullmatch
 _SHARINGS: tuple[Sharing, ...] = ("block", "channel", "tensor")
 
 
-def published_from_hf(config: HFConfig, dtype: str) -> Published | None:
-    """How the checkpoint is quantized; None where it is not, or where that is refused.
-
-    dtype: of the model, in which scales of 4 bits are stored.
-    """
+def published_from_hf(config: HFConfig) -> Published | None:
+    """How the checkpoint is quantized; None where it is not, or where that is refused."""
     for key in KEYS:
         if not _quantizes(config.value(key)):
             continue
@@ -49,8 +68,19 @@ def published_from_hf(config: HFConfig, dtype: str) -> Published | None:
             names = ", ".join(_READERS)
             section.refuse("quant_method", f"must be one of {names}", _OTHERS.get(str(method), ELSE))
             return None
-        return read(section, dtype)
+        published = read(section)
+        if published is not None and _ways(published) > MOST_WAYS:
+            law = f"patterns that may be tried in at most {MOST_WAYS} ways, they have more"
+            config.faults.append(f"{key} must have {law}; name modules, or repeat less in patterns")
+            return None
+        return published
     return None
+
+
+def _ways(published: Published) -> int:
+    """In which a module is looked for at most."""
+    names = [*published.excluded, *(name for names, _ in published.groups for name in names)]
+    return sum(ways(name.removeprefix(PATTERN)) if name.startswith(PATTERN) else 1 for name in names)
 
 
 def quantization_words(raw: Any) -> str | None:
@@ -58,7 +88,7 @@ def quantization_words(raw: Any) -> str | None:
     if not any(_quantizes(raw.get(key)) for key in KEYS):
         return None
     config = HFConfig(raw)
-    published = published_from_hf(config, "float16")
+    published = published_from_hf(config)
     if published is not None and not config.faults:
         return str(published)
     section = next(raw[key] for key in KEYS if _quantizes(raw.get(key)))
@@ -75,7 +105,7 @@ def _quantizes(section: Any) -> bool:
     return section.get("quant_method") not in (None, "bitsandbytes") or not switches or not all(map(is_off, switches))
 
 
-def _fp8(section: HFConfig, dtype: str) -> Published | None:
+def _fp8(section: HFConfig) -> Published | None:
     """FineGrainedFP8, and AutoFP8 without blocks. Activations stay in 16 bits here, whatever scheme is named."""
     section.must_be("fmt", ("e4m3", "float8_e4m3fn"), f"fp8 of e5m2 is not supported; {ELSE}")
     section.must_be("activation_scheme", ("dynamic", "static"), CHECK)
@@ -83,15 +113,14 @@ def _fp8(section: HFConfig, dtype: str) -> Published | None:
     section.must_be("scale_fmt", ("ue8m0", "float"), CHECK)
     section.value("kv_cache_scheme")
     block = section.value("weight_block_size")
-    if block not in (None, [128, 128]):
-        section.refuse("weight_block_size", "must be [128, 128]", ELSE)
+    section.must_be("weight_block_size", ([128, 128],), ELSE)
     excluded = (*_names(section, "modules_to_not_convert"), *_names(section, "ignored_layers"))
     section.finish(frozenset(["dequantize"]))
     scheme = Fp8("tensor") if block is None else Fp8("block", "weight_scale_inv")
     return Published(((_CLASSES, scheme),), excluded)
 
 
-def _compressed(section: HFConfig, dtype: str) -> Published | None:
+def _compressed(section: HFConfig) -> Published | None:
     """compressed-tensors: groups of modules, each with the arguments of its weights."""
     section.must_be("quantization_status", ("compressed", "frozen"), CHECK)
     for key, what in (("sparsity_config", "sparse weights (2:4)"), ("transform_config", "rotated weights")):
@@ -107,14 +136,14 @@ def _compressed(section: HFConfig, dtype: str) -> Published | None:
     found = []
     for name in groups.names():
         group = groups.section(name)
-        if group is not None and (read := _group(group, whole, dtype)):
+        if group is not None and (read := _group(group, whole)):
             found.append(read)
     excluded = _names(section, "ignore")
     section.finish(frozenset(["global_compression_ratio", "version"]))
     return Published(tuple(found), excluded, head=True)
 
 
-def _group(group: HFConfig, whole: Any, dtype: str) -> tuple[tuple[str, ...], Fp8 | Int4] | None:
+def _group(group: HFConfig, whole: Any) -> tuple[tuple[str, ...], Fp8 | Int4] | None:
     """A group's modules, and how their weights are stored.    whole: the format of all groups that name none."""
     targets = _names(group, "targets")
     for key in ("input_activations", "output_activations"):
@@ -129,10 +158,10 @@ def _group(group: HFConfig, whole: Any, dtype: str) -> tuple[tuple[str, ...], Fp
     kind, bits = weights.value("type"), weights.value("num_bits")
     weights.must_be("dynamic", (False,), CHECK)
     scheme: Fp8 | Int4 | None = None
-    if (form, kind, bits) == ("float-quantized", "float", 8):
+    if is_same((form, kind, bits), ("float-quantized", "float", 8)):
         scheme = _float(weights)
-    elif (form, kind, bits) == ("pack-quantized", "int", 4):
-        scheme = _packed(weights, dtype)
+    elif is_same((form, kind, bits), ("pack-quantized", "int", 4)):
+        scheme = _packed(weights)
     else:
         fact = f"format {shown(form)} of {shown(bits)} bits and type {shown(kind)}"
         law = "must be those of float-quantized (8 bits, float) or of pack-quantized (4 bits, int)"
@@ -154,7 +183,7 @@ def _float(weights: HFConfig) -> Fp8 | None:
     return Fp8(strategy)
 
 
-def _packed(weights: HFConfig, dtype: str) -> Int4 | None:
+def _packed(weights: HFConfig) -> Int4 | None:
     strategy = weights.value("strategy")
     if strategy not in ("group", "channel"):
         weights.refuse("strategy", "must be one of group, channel", ELSE)
@@ -163,45 +192,90 @@ def _packed(weights: HFConfig, dtype: str) -> Int4 | None:
     # with static or weight the file has its columns in order all the same
     weights.must_be("actorder", ("weight", "static", False), f"columns in another order are not supported; {ELSE}")
     zeros = not weights.flag("symmetric", True)
-    return Int4("compressed-tensors", size if strategy == "group" else None, zeros, dtype)
+    return Int4("compressed-tensors", size if strategy == "group" else None, zeros)
 
 
 def _group_size(section: HFConfig) -> int | None:
     """Columns that share a scale; None for all of them."""
     size = section.value("group_size")
-    if size is not None and (isinstance(size, bool) or size not in (-1, *_GROUPS)):
+    if size is not None and not any(is_same(size, one) for one in (-1, *_GROUPS)):
         section.refuse("group_size", f"must be one of {', '.join(map(str, _GROUPS))}, or -1 for all columns", ELSE)
         return None
     return None if size == -1 else size
 
 
-def _awq(section: HFConfig, dtype: str) -> Published | None:
+def _awq(section: HFConfig) -> Published | None:
     _four_bits(section)
     section.must_be("version", ("gemm", "GEMM"), f"other packings of AWQ are not supported; {ELSE}")
     section.must_be("zero_point", (True,), f"AWQ without zero points is not supported; {ELSE}")
-    excluded = _names(section, "modules_to_not_convert")
-    scheme = Int4("awq", _group_size(section), True, dtype)
-    section.finish(_OF_TOOLS)
+    _form(section, "awq", ("gemm", "GEMM"))
+    section.flag("sym", True)
+    excluded = (*_names(section, "modules_to_not_convert"), *_dynamic(section))
+    scheme = Int4("awq", _group_size(section), True)
+    section.finish(_OF_4_BITS)
     return Published(((_CLASSES, scheme),), excluded)
 
 
-def _gptq(section: HFConfig, dtype: str) -> Published | None:
+def _gptq(section: HFConfig) -> Published | None:
     _four_bits(section)
-    section.must_be("desc_act", (False,), f"columns in another order are not supported; {ELSE}")
-    section.must_be("lm_head", (False,), f"a head in 4 bits is not supported; {ELSE}")
     section.must_be("is_marlin_format", (False,), f"weights in Marlin's order are not supported; {ELSE}")
-    section.must_be("pack_dtype", ("int32",), CHECK)
-    for key in ("dynamic", "modules_in_block_to_quantize"):
-        if not is_off(section.value(key)):
-            section.refuse(key, "must be empty", f"modules that are quantized differently are not supported; {ELSE}")
-    forms: dict[Any, Packing] = {None: "gptq", "gptq": "gptq", "gptq_v2": "gptq_v2"}
-    form = section.value("checkpoint_format")
-    section.must_be("checkpoint_format", ("gptq", "gptq_v2"), ELSE)
-    packing = forms.get(form, "gptq") if form is None or isinstance(form, str) else "gptq"
-    scheme = Int4(packing, _group_size(section), True, dtype)
+    packing: Packing = "gptq_v2" if _form(section, "gptq", ("gptq", "gptq_v2")) == "gptq_v2" else "gptq"
+    scheme = Int4(packing, _group_size(section), True)
     section.flag("sym", True)
-    section.finish(_OF_TOOLS)
-    return Published(((_CLASSES, scheme),))
+    excluded = _dynamic(section)
+    section.finish(_OF_4_BITS)
+    return Published(((_CLASSES, scheme),), excluded)
+
+
+def _auto_round(section: HFConfig) -> Published | None:
+    """AutoRound's own section, whose files are GPTQ's or AWQ's."""
+    _four_bits(section)
+    packings: dict[Any, Packing] = {"auto_round:auto_gptq": "gptq", "auto_round:auto_awq": "awq"}
+    form = section.value("packing_format")
+    if not isinstance(form, str) or form not in packings:
+        section.refuse("packing_format", f"must be one of {', '.join(packings)}", ELSE)
+        return None
+    scheme = Int4(packings[form], _group_size(section), True)
+    section.flag("sym", True)
+    excluded = _in_16_bits(section, "extra_config")
+    section.finish(_OF_4_BITS)
+    return Published(((_CLASSES, scheme),), excluded)
+
+
+def _form(section: HFConfig, method: str, forms: tuple[str, ...]) -> Any:
+    """How GPTQModel says that it packed: under either of two names, or both."""
+    section.must_be("method", (method,), CHECK)
+    given = [section.value(key) for key in ("checkpoint_format", "format")]
+    for key in ("checkpoint_format", "format"):
+        section.must_be(key, forms, ELSE)
+    if None not in given and given[0] != given[1]:
+        section.refuse("format", f"must be checkpoint_format, {shown(given[0])}", CHECK)
+    return given[1] if given[0] is None else given[0]
+
+
+def _dynamic(section: HFConfig) -> tuple[str, ...]:
+    """GPTQModel's patterns of modules that are quantized otherwise (+:), or not at all (-:)."""
+    given = section.value("dynamic")
+    rules = {} if is_off(given) else given
+    if not isinstance(rules, dict) or not all(name.startswith("-:") for name in rules):
+        section.refuse("dynamic", "must only leave out modules (-:)", f"other bits for some are not supported; {ELSE}")
+        return ()
+    return _tried(section, "dynamic", [PATTERN + name.removeprefix("-:") for name in rules])
+
+
+def _in_16_bits(section: HFConfig, key: str) -> tuple[str, ...]:
+    """AutoRound's modules that are quantized otherwise than the rest, which must be: not at all."""
+    given = section.value(key)
+    rules = {} if is_off(given) else given
+    if not isinstance(rules, dict) or not all(isinstance(rule, dict) for rule in rules.values()):
+        section.refuse(key, "must be an object of objects", CHECK)
+        return ()
+    other = [name for name, rule in rules.items() if not is_same(rule.get("bits"), 16) or not _IS_NAME(name)]
+    if other:
+        law = f"must say of each module, by its name, that it has 16 bits, which {shown(other[0])} does not"
+        section.refuse(key, law, f"other bits for some are not supported; {ELSE}")
+        return ()
+    return tuple(rules)
 
 
 def _four_bits(section: HFConfig) -> None:
@@ -209,6 +283,13 @@ def _four_bits(section: HFConfig) -> None:
         section.must_be(key, (4,), f"only 4 bits are supported; {ELSE}")
     if not (section.has("bits") or section.has("w_bit")):
         section.refuse("bits", "must be 4", CHECK)
+    section.must_be("data_type", ("int",), f"only integers are supported in 4 bits; {ELSE}")
+    section.must_be("desc_act", (False,), f"columns in another order are not supported; {ELSE}")
+    section.must_be("lm_head", (False,), f"a head in 4 bits is not supported; {ELSE}")
+    section.must_be("pack_dtype", ("int32",), CHECK)
+    for key in ("modules_in_block_to_quantize", "super_bits", "super_group_size"):
+        if not is_off(section.value(key)):
+            section.refuse(key, "must be empty", f"modules that are quantized differently are not supported; {ELSE}")
 
 
 def _names(section: HFConfig, key: str) -> tuple[str, ...]:
@@ -218,28 +299,25 @@ def _names(section: HFConfig, key: str) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         section.refuse(key, "must be a list of names", CHECK)
         return ()
+    return _tried(section, key, names)
+
+
+def _tried(section: HFConfig, key: str, names: list[str]) -> tuple[str, ...]:
+    """Names, of which patterns may be tried."""
     for name in names:
-        if name.startswith("re:") and (fault := _fault(name[3:])):
-            section.refuse(key, f"has the pattern {shown(name)}, {fault}", CHECK)
+        if name.startswith(PATTERN):
+            try:
+                ways(name.removeprefix(PATTERN))
+            except ValueError as fault:
+                section.refuse(key, f"has the pattern {shown(name)}, {fault}", CHECK)
+                return ()
     return tuple(names)
 
 
-def _fault(pattern: str) -> str | None:
-    """Why a pattern is not tried."""
-    if len(pattern) > _MAX_PATTERN:
-        return f"which must have at most {_MAX_PATTERN} characters"
-    if len(re.findall(r"[*+{]", pattern)) > _MAX_REPEATS or re.search(r"\)\??[*+{]|\\\d", pattern):
-        return f"which must repeat at most {_MAX_REPEATS} times, and no group"
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        return f"which is none: {error}"
-    return None
-
-
-_READERS: dict[str, Callable[[HFConfig, str], Published | None]] = {
+_READERS: dict[str, Callable[[HFConfig], Published | None]] = {
     "fp8": _fp8,
     "compressed-tensors": _compressed,
     "awq": _awq,
     "gptq": _gptq,
+    "auto-round": _auto_round,
 }

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import jax.numpy as jnp
 
-from jaxinfer.config import AttentionBackend, ExtendBucket
+from jaxinfer.config import AttentionBackend, EngineConfig, ExtendBucket
 from jaxinfer.errors import ConfigError
 from jaxinfer.layers import attention
 from jaxinfer.layers.batch import AttentionOp
@@ -120,6 +120,14 @@ class Described(Protocol):
     def device_kind(self) -> str: ...
 
 
+@dataclasses.dataclass(frozen=True)
+class HostCpu:
+    """This machine's processor, to choose for without asking JAX for it."""
+
+    platform: str = "cpu"
+    device_kind: str = "cpu"
+
+
 def choose_backends(
     setting: AttentionBackend, model: ModelConfig, dtype: str, page_size: int, device: Described
 ) -> Backends:
@@ -171,6 +179,19 @@ def _of_cpu(model: ModelConfig, dtype: jnp.dtype, page_size: int) -> Backends:
     attends = all(cpu_attention.supported(*shape, page_size, dtype) for shape in shapes)
     attention_by = Backend.CPU if attends else Backend.XLA
     return Backends(attention_by, attention_by, Backend.CPU, Backend.CPU, isa=isa)
+
+
+def as_computed(config: EngineConfig, model: ModelConfig, device: Described) -> ModelConfig:
+    """The model with the dtype that `auto` finds on a device.
+
+    Tools for 4 bits save float16, in which XLA widens each matrix for each product: seconds a token on a CPU. So a
+    published model of float16 is computed in bfloat16 where our kernels for CPUs would then run.
+    """
+    in_ours = dataclasses.replace(model, dtype="bfloat16", saved_in="float16")
+    is_asked = config.dtype != "auto" or config.attention_backend == "xla"
+    if model.published is None or model.dtype != "float16" or is_asked or device.platform != "cpu":
+        return model
+    return model if cpu.best() is None else in_ours
 
 
 def as_held(model: ModelConfig, backends: Backends) -> ModelConfig:

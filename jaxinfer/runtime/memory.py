@@ -151,7 +151,7 @@ def plan_for(
     contexts = decode_contexts(config.max_model_len or model.max_position) if by_context else ()
     temporaries = step_bytes(model, itemsize, extend[-1], decode_sizes(decode, contexts), seqs)
     temporaries += batched * model.hidden_size * itemsize  # the hidden states that a step leaves
-    temporaries += widened_bytes(specs, itemsize) if backends.decode_linear is Backend.XLA else 0
+    temporaries += widened_bytes(specs) if backends.decode_linear is Backend.XLA else 0
     layout = layout_of(model.caches(dtype), page_size)
     host_pages = _host_bytes(config, platform, free) // layout.page_bytes
     if host_pages and platform != "cpu":
@@ -189,10 +189,9 @@ def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:
     return min(_HOST_BYTES, int(free * _CPU_HOST_SHARE)) if platform == "cpu" else 0
 
 
-def widened_bytes(specs: Any, itemsize: int) -> int:
-    """Of the largest quantized matrix as XLA has it before a product."""
-    sizes = (math.prod(matrix.shape) for matrix in quantized_matrices(specs))
-    return itemsize * max(sizes, default=0)
+def widened_bytes(specs: Any) -> int:
+    """Of the largest quantized matrix as XLA has it before a product: in float32 where a step has one row."""
+    return 4 * max((math.prod(matrix.shape) for matrix in quantized_matrices(specs)), default=0)
 
 
 def held_words(model: ModelConfig, specs: Any, dtype: str, backends: Backends) -> str:
@@ -206,6 +205,8 @@ def held_words(model: ModelConfig, specs: Any, dtype: str, backends: Backends) -
     words = ", ".join(f"{count} {'matrix' if count == 1 else 'matrices'} in {kind}" for kind, count in kinds.items())
     if model.published is not None and model.quantization is not None:
         words += f", rounded again from {model.published}, which our kernels for CPUs do not read"
+    if model.saved_in:
+        words += f", computed in {dtype} and not {model.saved_in}, which they do not read either (dtype sets it)"
     if backends.decode_linear is Backend.CPU:
         return f": {words}"
     why = "our kernels are for bfloat16" if dtype != "bfloat16" else "there are no kernels of ours (jaxinfer doctor)"

@@ -1,5 +1,6 @@
 """The demo with weights in 8 and 4 bits: its answers, alone and together, by our kernels and by XLA."""
 
+import itertools
 import json
 import shutil
 
@@ -29,8 +30,7 @@ def test_the_quantized_demo_answers_as_it_should_alone_and_together(quantization
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("name", "dtype"), [("awq", "auto"), *itertools.product(FORMATS, ("bfloat16", "float32"))])
 def test_the_demo_answers_as_it_should_from_a_checkpoint_that_is_quantized(name, dtype, tmp_path):
     folder = tmp_path / "demo"
     shutil.copytree(DEMO_FOLDER, folder)

@@ -4,12 +4,14 @@ import dataclasses
 import functools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from jaxinfer.checkpoint import rounding
 from jaxinfer.checkpoint.dummy import dummy_params
@@ -17,8 +19,12 @@ from jaxinfer.checkpoint.load import load_params, params_bytes
 from jaxinfer.checkpoint.resolve import resolve
 from jaxinfer.checkpoint.weights import Weights
 from jaxinfer.errors import CheckpointError, ConfigError, DeviceError
+from jaxinfer.layers.products import XLA
+from jaxinfer.models.as_published import as_published
 from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.parameters import num_bytes
+from jaxinfer.models.file_layout import FileLayout
+from jaxinfer.models.parameters import ParamSpec, num_bytes
+from jaxinfer.models.published import Fp8, Int4, Published
 from jaxinfer.models.registry import dense
 from jaxinfer_kernels.linear.quantized import Format, Quantized, quantize
 from tests.support.checkpoints import model_config, write_safetensors
@@ -29,8 +35,8 @@ DEVICE = jax.devices("cpu")[0]
 MODULE = "model.layers.0.self_attn.k_proj"
 
 
-def some_formats(quick: str) -> Any:
-    """All of them, of which one is quick: each compiles much."""
+def some_formats(quick: str = "") -> Any:
+    """All of them, of which one or none is quick: each compiles much."""
     return pytest.mark.parametrize(
         "name", [pytest.param(name, marks=() if name == quick else pytest.mark.slow) for name in FORMATS]
     )
@@ -73,7 +79,7 @@ def widened(matrix: Quantized) -> jax.Array:
     return matrix.widened("float32")
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@some_formats()  # test_published_by_tools.py loads each quickly
 def test_matrices_are_loaded_as_published_and_stand_for_what_numpy_says(name: str, tmp_path: Path) -> None:
     wide = write_published(tmp_path, name)
     config, params = load(tmp_path)
@@ -86,7 +92,7 @@ def test_matrices_are_loaded_as_published_and_stand_for_what_numpy_says(name: st
     assert params_bytes(specs, "float32", DEVICE) == num_bytes(specs, "float32") == of_each
 
 
-@some_formats(quick="int4 zeros")
+@some_formats()
 def test_the_size_of_a_chunk_changes_nothing_and_random_weights_have_the_same_shapes(name: str, tmp_path: Path) -> None:
     write_published(tmp_path, name, num_hidden_layers=1)
     config, params = load(tmp_path)
@@ -98,7 +104,7 @@ def test_the_size_of_a_chunk_changes_nothing_and_random_weights_have_the_same_sh
     assert 0.9 < spread < 1.1
 
 
-@some_formats(quick="fp8 block")
+@some_formats()
 def test_logits_are_those_of_what_the_weights_stand_for(name: str, tmp_path: Path) -> None:
     wide = write_published(tmp_path / "published", name, num_hidden_layers=1)
     config, params = load(tmp_path / "published")
@@ -109,6 +115,37 @@ def test_logits_are_those_of_what_the_weights_stand_for(name: str, tmp_path: Pat
         for one, held in ((config, params), (plain_config, plain))
     )
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fp8 channel", pytest.param("int4 group", marks=pytest.mark.slow)])
+def test_a_quantized_head_makes_the_logits_of_what_it_stands_for(name: str, tmp_path: Path) -> None:
+    section = FORMATS[name][0] | {"ignore": []}
+    overrides = dict(num_hidden_layers=1, quantization_config=section, vocab_size=384)  # whole tiles
+    wide = write_published(tmp_path, name, head=True, **overrides)
+    config, params = load(tmp_path)
+    assert isinstance(params.unembed, Quantized)
+    np.testing.assert_array_equal(np.asarray(widened(params.unembed)), wide["lm_head.weight"])
+    hidden = np.random.default_rng(1).normal(size=(2, config.hidden_size)).astype(np.float32)
+    found = jax.jit(lambda held, rows: dense.unembed(config, held, rows, XLA))(params, hidden)
+    of_plain = jax.jit(lambda held, rows: dense.unembed(config, held, rows, XLA))(
+        params.replace(unembed=jax.numpy.asarray(wide["lm_head.weight"])), hidden
+    )
+    np.testing.assert_allclose(found, of_plain, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("stored", [np.float16, ml_dtypes.bfloat16, np.float32])
+def test_scales_of_4_bits_may_have_any_type_and_sign(stored: Any, tmp_path: Path) -> None:
+    write_published(tmp_path, "int4 group", num_hidden_layers=1)
+    tensors = tensors_of(tmp_path)
+    scale = f"{MODULE}.weight_scale"
+    tensors[scale] = np.where(np.arange(4) % 2, 1, -0.5).astype(stored) * tensors[scale].astype(stored)
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    config, params = load(tmp_path)
+    held = params.layers.qkv[0]
+    found = np.asarray(held.scales).swapaxes(1, 2).reshape(-1, 4)[128:192]
+    np.testing.assert_array_equal(found, tensors[scale].astype(np.float32))
+    of_each = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    assert num_bytes(dense.specs(config), "bfloat16") < num_bytes(dense.specs(config), "float32") == of_each
 
 
 def test_a_head_and_left_out_modules_are_read_as_the_config_says(tmp_path: Path) -> None:
@@ -147,6 +184,27 @@ def test_they_are_rounded_again_for_kernels_that_read_no_published_format(
     assert num_bytes(some, "float32") == sum(leaf.nbytes for leaf in jax.tree.leaves(rounded))
 
 
+@pytest.mark.parametrize("shape", [(1, 64), (64, 1, 1, 1)])
+def test_scales_may_have_more_dimensions_of_one(
+    shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = write_published(tmp_path, "fp8 channel", num_hidden_layers=1)
+    tensors = tensors_of(tmp_path)
+    scale = f"{MODULE}.weight_scale"
+    write_safetensors(tmp_path / "model.safetensors", tensors | {scale: tensors[scale].reshape(shape)})
+    for name in ("will_need", "release"):
+        whole = getattr(Weights, name)
+
+        def within(weights: Weights, tensor: str, rows: range, whole: Any = whole) -> None:
+            assert rows.stop <= (weights[tensor].shape or (1,))[0], "only what is there may be asked for"
+            whole(weights, tensor, rows)
+
+        monkeypatch.setattr(Weights, name, within)
+    _, params = load(tmp_path, chunk_bytes=9000)
+    exact = wide[f"{MODULE}.weight"]
+    np.testing.assert_array_equal(np.asarray(widened(params.layers.qkv[0]))[128:192], exact)
+
+
 def spoiled(tensors: dict[str, np.ndarray], last: str, array: np.ndarray | None) -> dict[str, np.ndarray]:
     """With another tensor of MODULE, or without it."""
     rest = {name: value for name, value in tensors.items() if name != f"{MODULE}.{last}"}
@@ -176,7 +234,8 @@ FAULTS = [
     ("int4 group", "weight_packed", WORDS.astype(np.int64), "must be stored as I32, got I64"),
     ("int4 group", "weight_scale", ONES[:, :3] * np.nan, "must have shape [64, 4], got [64, 3]"),
     ("int4 group", "weight_scale", ONES[:, :4] * np.nan, "256 of its 256 are not, as nan"),
-    ("int4 group", "weight_scale", ONES[:, :4].astype(np.float16), "must be stored as F32, got F16"),
+    ("int4 group", "weight_scale", WORDS[:, :4], "must be stored as BF16, F16, F32, got I32"),
+    ("int4 group", "weight_scale", ONES[:, :4] * 0, "must hold finite numbers not 0, 256 of its 256 are not, as 0.0"),
     ("int4 group", "weight_zero_point", WORDS[:8, :4], "is not part of the model in config.json"),
     ("int4 zeros", "weight_zero_point", None, f"missing: '{MODULE}.weight_zero_point' of shape [8, 2]"),
     ("int4 zeros", "weight_zero_point", WORDS[:7, :2], "must have shape [8, 2], got [7, 2]"),
@@ -185,7 +244,14 @@ FAULTS = [
     ("gptq", "qweight", WORDS, "must have shape [16, 64], got [64, 16]"),
     ("gptq", "g_idx", INDEX[::-1] + 1, "must count groups of 128 columns in order, it does not: desc_act"),
     ("gptq", "g_idx", INDEX - 2**30, "must count groups of 128 columns in order"),
-    ("gptq", "g_idx", INDEX.astype(np.int64), "must be a list of"),
+    ("gptq", "g_idx", INDEX.astype(np.int64), "must be a list of 128 of I32, got [128] of I64"),
+    ("gptq", "g_idx", INDEX[:-1], "must be a list of 128 of I32, got [127] of I32"),
+    ("gptq", "g_idx", np.append(INDEX, np.int32(1)), "must be a list of 128 of I32, got [129] of I32"),
+    ("gptq", "g_idx", INDEX.astype(np.float32), "must be a list of 128 of I32, got [128] of F32"),
+    ("gptq", "bias", np.zeros(63, np.float16), "must be a list of 64 of BF16 or F16 or F32, got [63] of F16"),
+    ("gptq", "bias", np.zeros(64, np.int32), "must be a list of 64 of BF16 or F16 or F32, got [64] of I32"),
+    ("int4 group", "weight_shape", np.zeros(3, np.int64), "must be a list of 2 of I32 or I64, got [3] of I64"),
+    ("int4 group", "weight_shape", np.zeros(2, np.float32), "must be a list of 2 of I32 or I64, got [2] of F32"),
     ("gptq", "bias", np.ones(64, np.float16), "must be 0, as the model has no such bias"),
     ("gptq v2", "bias", np.ones((64, 1), np.float16), "must be a list of"),
 ]
@@ -195,13 +261,28 @@ FAULTS = [
 def test_hostile_tensors_are_refused_before_anything_is_allocated(
     name: str, last: str, array: np.ndarray | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_published(tmp_path, name)
+    write_published(tmp_path, name, num_hidden_layers=1)
     write_safetensors(tmp_path / "model.safetensors", spoiled(tensors_of(tmp_path), last, array))
     monkeypatch.setattr("jaxinfer.checkpoint.load.make_room_for", lambda *_: pytest.fail("memory was taken"))
     with pytest.raises(CheckpointError) as refused:
         load(tmp_path)
     assert words in str(refused.value)
     assert f"{MODULE}.{last}" in str(refused.value)
+
+
+def test_columns_in_another_order_are_refused(tmp_path: Path) -> None:
+    """As desc_act leaves them: each group has its columns, in any places of the matrix."""
+    write_published(tmp_path, "gptq")
+    name = "model.layers.0.mlp.down_proj.g_idx"
+    tensors = tensors_of(tmp_path)
+    assert tensors[name].max() == 1, "there are two groups"
+    shuffled = np.random.default_rng(0).permutation(tensors[name])
+    write_safetensors(tmp_path / "model.safetensors", tensors | {name: shuffled})
+    with pytest.raises(
+        CheckpointError, match="must count groups of 128 columns in order, it does not: desc_act"
+    ) as refused:
+        load(tmp_path)
+    assert name in str(refused.value)
 
 
 def test_all_faults_come_at_once_and_scales_are_looked_at_after_shapes(tmp_path: Path) -> None:
@@ -237,6 +318,45 @@ def test_shapes_that_tiles_do_not_have_are_refused(sizes: dict[str, Any], words:
     with pytest.raises(CheckpointError, match="whole groups of 32, 64, 128 or all columns") as refused:
         dense.specs(config)
     assert words in str(refused.value)
+
+
+ORDERED = ParamSpec(
+    (192, 256),
+    (("a.weight", "b.weight"),),
+    (128, 64),
+    PartitionSpec(None, None),
+    layout=FileLayout(order=(0, 2, 1, 3)),
+    may="be quantized",
+)
+
+
+@pytest.mark.parametrize("name", ["fp8 channel", "fp8 tensor"])
+def test_scales_follow_rows_that_a_model_has_in_another_order(name: str, tmp_path: Path) -> None:
+    drawn = np.random.default_rng(3)
+    plain = {
+        f"{one}.weight": drawn.normal(size=(rows, 256)) * 4.0 ** drawn.integers(-3, 3, (rows, 1))
+        for one, rows in (("a", 128), ("b", 64))
+    }
+    tensors, wide = {}, []
+    for full, matrix in plain.items():
+        packed, exact = FORMATS[name][1](matrix.astype(np.float32))
+        tensors |= {f"{full.partition('.')[0]}.{last}": array for last, array in packed.items()}
+        wide.append(exact.reshape(-1, 4, 256)[:, [0, 2, 1, 3]].reshape(exact.shape))
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    checkpoint = SimpleNamespace(weight_files=(tmp_path / "model.safetensors",), weight_map=None)
+    scheme = Fp8("channel" if name == "fp8 channel" else "tensor")
+    specs = as_published({"a": ORDERED}, Published(((("Linear",), scheme),)))
+    held = load_params(checkpoint, specs, "float32", DEVICE, chunk_bytes=9000)["a"]
+    np.testing.assert_array_equal(np.asarray(widened(held)), np.concatenate(wide))
+
+
+@pytest.mark.parametrize("scheme", [Fp8("block"), Int4("awq", 64, True)])
+@pytest.mark.parametrize("layout", [FileLayout(order=(1, 0)), FileLayout(transposed=True)])
+def test_other_scales_of_rows_in_another_order_are_refused(scheme: Fp8 | Int4, layout: FileLayout) -> None:
+    spec = dataclasses.replace(ORDERED, layout=layout)
+    with pytest.raises(CheckpointError, match="in another order than the file must be fp8") as refused:
+        as_published({"a": spec}, Published(((("Linear",), scheme),)))
+    assert "\n  - a\n  - b\n" in str(refused.value)
 
 
 def test_a_mesh_and_too_little_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

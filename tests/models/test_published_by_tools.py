@@ -25,18 +25,18 @@ MADE: dict[str, tuple[Fp8 | Int4, dict[str, Any], str]] = {
     "compressed-tensors fp8 channel": (Fp8("channel"), {"weight": E4M3}, "bfloat16"),
     "compressed-tensors fp8 tensor": (Fp8("tensor"), {"weight": E4M3}, "bfloat16"),
     "compressed-tensors fp8 block": (Fp8("block"), {"weight": E4M3}, "bfloat16"),
-    "compressed-tensors int4 group": (Int4("compressed-tensors", 32, False, "bfloat16"), {}, "bfloat16"),
-    "compressed-tensors int4 zeros": (Int4("compressed-tensors", 128, True, "bfloat16"), {}, "bfloat16"),
-    "compressed-tensors int4 channel": (Int4("compressed-tensors", None, False, "bfloat16"), {}, "bfloat16"),
+    "compressed-tensors int4 group": (Int4("compressed-tensors", 32, False), {}, "bfloat16"),
+    "compressed-tensors int4 zeros": (Int4("compressed-tensors", 128, True), {}, "bfloat16"),
+    "compressed-tensors int4 channel": (Int4("compressed-tensors", None, False), {}, "bfloat16"),
     "transformers fp8 block": (Fp8("block", "weight_scale_inv"), {"weight": E4M3}, "float32"),
     "transformers fp8 block ue8m0": (
         Fp8("block", "weight_scale_inv"),
         {"weight": E4M3, "weight_scale_inv": E8M0},
         "float32",
     ),
-    "autoawq": (Int4("awq", 64, True, "float16"), {}, "float16"),
-    "gptqmodel v1": (Int4("gptq", 128, True, "float16"), {}, "float16"),
-    "gptqmodel v2": (Int4("gptq_v2", 128, True, "float16"), {}, "float16"),
+    "autoawq": (Int4("awq", 64, True), {}, "float16"),
+    "gptqmodel v1": (Int4("gptq", 128, True), {}, "float16"),
+    "gptqmodel v2": (Int4("gptq_v2", 128, True), {}, "float16"),
 }
 
 

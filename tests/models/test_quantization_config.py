@@ -33,10 +33,10 @@ def read(section: Any, **overrides: Any) -> Published | None:
             compressed("float-quantized", num_bits=8, type="float", strategy="block", block_structure=[128, 128]),
             Fp8("block"),
         ),
-        (PACKED, Int4("compressed-tensors", 64, False, "float32")),
-        (AWQ | {"modules_to_not_convert": None, "backend": "autoawq"}, Int4("awq", 64, True, "float32")),
-        (GPTQ | {"damp_percent": 0.01, "true_sequential": True}, Int4("gptq", 128, True, "float32")),
-        (GPTQ | {"checkpoint_format": "gptq_v2", "group_size": -1}, Int4("gptq_v2", None, True, "float32")),
+        (PACKED, Int4("compressed-tensors", 64, False)),
+        (AWQ | {"modules_to_not_convert": None, "backend": "autoawq"}, Int4("awq", 64, True)),
+        (GPTQ | {"damp_percent": 0.01, "true_sequential": True}, Int4("gptq", 128, True)),
+        (GPTQ | {"checkpoint_format": "gptq_v2", "group_size": -1}, Int4("gptq_v2", None, True)),
     ],
 )
 def test_it_says_how_matrices_are_stored(section: dict[str, Any], scheme: Fp8 | Int4) -> None:
@@ -46,6 +46,99 @@ def test_it_says_how_matrices_are_stored(section: dict[str, Any], scheme: Fp8 | 
     assert published.of("lm_head") is None
     assert quantization_words({"quantization_config": section}) == str(scheme)
     assert read(None, compression_config=section) == published
+
+
+GPTQMODEL = {
+    "bits": 4,
+    "checkpoint_format": "gptq",
+    "desc_act": False,
+    "dynamic": {r"-:.*down_proj": {}, r"-:model\.layers\.7\..*": {}},
+    "format": "gptq",
+    "group_size": 128,
+    "hyb_act": True,
+    "act_group_aware": True,
+    "lm_head": False,
+    "meta": {"quantizer": ["gptqmodel:5.4.2"], "uri": "u", "damp_percent": 0.05, "act_group_aware": True, "mse": 0.0},
+    "method": "gptq",
+    "pack_dtype": "int32",
+    "pack_impl": "cpu",
+    "quant_method": "gptq",
+    "sym": True,
+}
+"""As GPTQModel 5 writes it."""
+AUTO_GPTQ = {
+    "act_bits": 16,
+    "act_data_type": "int",
+    "act_dynamic": True,
+    "act_group_size": 128,
+    "act_sym": True,
+    "amp": True,
+    "autoround_version": "0.5.1",
+    "batch_size": 8,
+    "bits": 4,
+    "damp_percent": 0.01,
+    "data_type": "int",
+    "desc_act": False,
+    "enable_minmax_tuning": True,
+    "enable_norm_bias_tuning": False,
+    "enable_quanted_input": True,
+    "gradient_accumulate_steps": 1,
+    "group_size": 128,
+    "iters": 1000,
+    "low_gpu_mem_usage": True,
+    "lr": 0.001,
+    "minmax_lr": 0.001,
+    "nsamples": 512,
+    "quant_method": "gptq",
+    "scale_dtype": "torch.float16",
+    "seqlen": 2048,
+    "super_bits": None,
+    "super_group_size": None,
+    "sym": True,
+    "to_quant_block_names": None,
+    "true_sequential": False,
+}
+"""As AutoRound writes it for GPTQ's loaders."""
+AUTO_ROUND = {
+    "quant_method": "auto-round",
+    "packing_format": "auto_round:auto_gptq",
+    "bits": 4,
+    "group_size": 128,
+    "sym": True,
+    "data_type": "int",
+    "iters": 0,
+    "model_free": True,
+    "low_gpu_mem_usage": True,
+    "autoround_version": "0.14.2",
+    "block_name_to_quantize": "model.layers",
+    "extra_config": {DOWN: {"bits": 16, "data_type": "float"}, "lm_head": {"bits": 16, "data_type": "fp"}},
+}
+"""As AutoRound writes it for its own."""
+
+
+@pytest.mark.parametrize(
+    ("section", "scheme", "excludes"),
+    [
+        (GPTQMODEL, Int4("gptq", 128, True), {DOWN}),
+        (GPTQMODEL | {"checkpoint_format": None, "format": "gptq_v2"}, Int4("gptq_v2", 128, True), {DOWN}),
+        (
+            GPTQMODEL | {"quant_method": "awq", "method": "awq", "format": "gemm", "checkpoint_format": "gemm"},
+            Int4("awq", 128, True),
+            {DOWN},
+        ),
+        (AUTO_GPTQ, Int4("gptq", 128, True), set()),
+        (AUTO_ROUND, Int4("gptq", 128, True), {DOWN}),
+        (AUTO_ROUND | {"packing_format": "auto_round:auto_awq"}, Int4("awq", 128, True), {DOWN}),
+    ],
+)
+def test_sections_of_tools_are_read_with_what_they_leave_out(
+    section: dict[str, Any], scheme: Int4, excludes: set[str]
+) -> None:
+    published = read(section)
+    assert published is not None
+    assert published.of(Q) == scheme
+    assert {module for module in (Q, DOWN) if published.of(module) is None} == excludes
+    assert published.of("lm_head") is None
 
 
 @pytest.mark.parametrize(
@@ -76,18 +169,24 @@ def test_a_head_is_quantized_where_compressed_tensors_does_not_leave_it_out() ->
     assert read(BLOCKS).of("lm_head") is None
 
 
-def test_of_several_groups_the_first_that_names_a_module_holds() -> None:
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_of_several_groups_the_first_that_names_a_module_holds_and_then_the_class(order: str) -> None:
     group = FLOAT["config_groups"]["group_0"]
     tensor = group | {"targets": ["re:.*mlp.*"], "weights": group["weights"] | {"strategy": "tensor"}}
-    published = read(FLOAT | {"config_groups": {"a": tensor, "b": group}})
+    groups = {"a": tensor, "b": group}
+    published = read(FLOAT | {"config_groups": {name: groups[name] for name in order}})
     assert (published.of(Q), published.of(DOWN)) == (Fp8("channel"), Fp8("tensor"))
-    assert str(published) == "fp8 with a scale per tensor and fp8 with a scale per channel"
+    words = [f"fp8 with a scale per {one}" for one in ("tensor", "channel")]
+    assert str(published) == " and ".join(words if order == "ab" else reversed(words))
 
 
 REFUSED = [
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes is not supported; take a checkpoint in FP8"),
     ({"quant_method": "gguf"}, "GGUF is not supported; take a checkpoint in FP8"),
-    ({"quant_method": "hqq"}, "quant_method must be one of fp8, compressed-tensors, awq, gptq, got 'hqq'; take"),
+    (
+        {"quant_method": "hqq"},
+        "quant_method must be one of fp8, compressed-tensors, awq, gptq, auto-round, got 'hqq'; take",
+    ),
     ({"quant_method": ["fp8"]}, "quant_method must be one of fp8"),
     ({"bits": 4}, "quant_method must be one of fp8.* got nothing"),
     (BLOCKS | {"fmt": "e5m2"}, "fmt must be 'e4m3' or 'float8_e4m3fn', got 'e5m2'; fp8 of e5m2 is not supported"),
@@ -95,8 +194,8 @@ REFUSED = [
     (BLOCKS | {"unheard_of": 1}, "quantization_config.unheard_of is not a key"),
     (BLOCKS | {"modules_to_not_convert": "lm_head"}, "modules_to_not_convert must be a list of names"),
     (BLOCKS | {"modules_to_not_convert": [1]}, "modules_to_not_convert must be a list of names"),
-    (FLOAT | {"ignore": ["re:(a+)+$"]}, "ignore has the pattern 're:.*repeat at most 4 times, and no group"),
-    (FLOAT | {"ignore": ["re:" + ".*" * 5]}, "repeat at most 4 times"),
+    (FLOAT | {"ignore": ["re:(a+)+$"]}, "ignore has the pattern 're:.*which must repeat no group"),
+    (FLOAT | {"ignore": ["re:" + ".*" * 5]}, "quantization_config must have patterns that may be tried in at most"),
     (FLOAT | {"ignore": ["re:" + "a" * 201]}, "at most 200 characters"),
     (FLOAT | {"ignore": ["re:["]}, "which is none: unterminated"),
     (FLOAT | {"format": "marlin-24"}, "they are format 'marlin-24' of 8 bits and type 'float', got .*; take"),
@@ -112,12 +211,38 @@ REFUSED = [
     (AWQ | {"zero_point": False}, "AWQ without zero points"),
     (AWQ | {"group_size": 48}, "group_size must be one of 32, 64, 128, or -1"),
     (AWQ | {"group_size": [64]}, "group_size must be one of"),
+    (AWQ | {"group_size": 64.0}, "group_size must be one of .* got 64.0"),
+    (AWQ | {"bits": 4.0}, "bits must be 4, got 4.0"),
+    (AWQ | {"zero_point": 1}, "zero_point must be true, got 1"),
+    (GPTQ | {"desc_act": 0.0}, "desc_act must be false, got 0.0"),
+    (BLOCKS | {"weight_block_size": [128.0, 128.0]}, r"weight_block_size must be \[128, 128\], got \[128.0, 128.0\]"),
+    (compressed("float-quantized", **CHANNEL | {"num_bits": 8.0}), "of 8.0 bits and type 'float'"),
+    (compressed("float-quantized", **CHANNEL | {"strategy": "block", "block_structure": [128.0, 128]}), "block_struct"),
+    (compressed("float-quantized", **CHANNEL, dynamic=0), "dynamic must be false, got 0"),
+    (compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=True), "group_size must be one"),
     (GPTQ | {"bits": 3}, "bits must be 4, got 3"),
     (GPTQ | {"desc_act": True}, "desc_act must be false, got true; columns in another order are not supported; take"),
     (GPTQ | {"lm_head": True}, "a head in 4 bits"),
     (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format must be 'gptq' or 'gptq_v2', got 'marlin'"),
     (GPTQ | {"checkpoint_format": ["gptq"]}, "checkpoint_format must be"),
-    (GPTQ | {"dynamic": {"+:.*down.*": {"bits": 8}}}, "modules that are quantized differently"),
+    (GPTQ | {"dynamic": {"+:.*down.*": {"bits": 8}}}, r"dynamic must only leave out modules \(-:\)"),
+    (GPTQ | {"dynamic": {"-:.*up.*": {}, ".*down.*": {"bits": 8}}}, "other bits for some are not supported"),
+    (GPTQ | {"dynamic": [1]}, "dynamic must only leave out modules"),
+    (GPTQ | {"dynamic": {"-:(.|.)*": {}}}, "dynamic has the pattern .* which must repeat no group"),
+    (GPTQ | {"format": "marlin"}, "format must be 'gptq' or 'gptq_v2', got 'marlin'"),
+    (GPTQ | {"format": "gptq", "checkpoint_format": "gptq_v2"}, "format must be checkpoint_format, 'gptq_v2', got"),
+    (GPTQ | {"method": "qqq"}, "method must be 'gptq', got 'qqq'"),
+    (GPTQ | {"adapter": {"rank": 64}}, "adapter is not a key"),
+    (GPTQ | {"data_type": "mx_fp"}, "data_type must be 'int', got 'mx_fp'"),
+    (
+        AUTO_ROUND | {"packing_format": "auto_round:gptqmodel"},
+        "packing_format must be one of auto_round:auto_gptq, .*awq",
+    ),
+    (AUTO_ROUND | {"packing_format": ["a"]}, "packing_format must be one of"),
+    (AUTO_ROUND | {"super_bits": 6}, "super_bits must be empty, got 6"),
+    (AUTO_ROUND | {"extra_config": {DOWN: {"bits": 8}}}, "extra_config must say of each module, by its name, that it"),
+    (AUTO_ROUND | {"extra_config": {".*down.*": {"bits": 16}}}, r"which '\.\*down\.\*' does not"),
+    (AUTO_ROUND | {"extra_config": [1]}, "extra_config must be an object of objects"),
     (compressed("pack-quantized", num_bits=4, type="int", strategy="tensor"), "strategy must be one of group, channel"),
     (
         compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=64, actorder="group"),

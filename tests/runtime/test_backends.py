@@ -16,7 +16,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.cli.plan import GPUS
-from jaxinfer.config import ExtendBucket, Limits
+from jaxinfer.config import EngineConfig, ExtendBucket, Limits
 from jaxinfer.errors import ConfigError
 from jaxinfer.layers.products import CPU, XLA, Deferred, Products
 from jaxinfer.models.config import HFConfig
@@ -35,6 +35,7 @@ from jaxinfer.runtime.backends import (
     Backend,
     Backends,
     Launches,
+    as_computed,
     as_held,
     choose_backends,
     kernels_for,
@@ -129,7 +130,7 @@ def test_quantized_weights_are_for_cpus_where_any_number_of_rows_is_ours(monkeyp
             choose_backends(setting, model, "bfloat16", 64, gpu)
 
 
-PUBLISHED = published_from_hf(HFConfig(FP8), "bfloat16")
+PUBLISHED = published_from_hf(HFConfig(FP8))
 
 
 def test_published_formats_are_rounded_again_where_our_kernels_multiply_and_refused_on_gpus(monkeypatch):
@@ -145,6 +146,22 @@ def test_published_formats_are_rounded_again_where_our_kernels_multiply_and_refu
     assert model.held_in("float32") == "fp8 with a scale per 128 x 128 weights"
     with pytest.raises(ConfigError, match=r"quantization needs a CPU.* got fp8 .*or take the original in bfloat16"):
         choose_backends("auto", model, "bfloat16", 64, H20)
+
+
+def test_published_float16_is_computed_in_bfloat16_where_our_kernels_then_run(monkeypatch):
+    device, model = jax.devices("cpu")[0], dataclasses.replace(MODEL, published=PUBLISHED, dtype="float16")
+    monkeypatch.setattr(cpu, "best", lambda: Isa.AVX2)
+    found = as_computed(EngineConfig(), model, device)
+    assert (found.dtype, found.saved_in) == ("bfloat16", "float16")
+    assert (
+        choose_backends("auto", found, EngineConfig().dtype_for(found.dtype), 16, device).decode_linear is Backend.CPU
+    )
+    kept = [(EngineConfig(dtype="float16"), model, device), (EngineConfig(attention_backend="xla"), model, device)]
+    kept += [(EngineConfig(), model, H20), (EngineConfig(), dataclasses.replace(model, published=None), device)]
+    kept += [(EngineConfig(), dataclasses.replace(model, dtype="float32"), device)]
+    assert all(as_computed(*one) is one[1] for one in kept)
+    monkeypatch.setattr(cpu, "best", lambda: None)
+    assert as_computed(EngineConfig(), model, device) is model
 
 
 def test_the_setting_xla_holds_on_every_device():

@@ -230,7 +230,7 @@ def test_quantized_weights_take_their_bytes_and_say_who_multiplies_them(quantiza
     found = plan(model=model, backends=backends, dtype=dtype)
     assert dict(found.rows())["weights"] == words
     plain = plan(model=dataclasses.replace(model, quantization=None), backends=backends, dtype=dtype)
-    widened = model.vocab_size * model.hidden_size * (4 if dtype == "float32" else 2)
+    widened = 4 * model.vocab_size * model.hidden_size
     assert found.temporaries - plain.temporaries == (widened if backends is XLA_ONLY else 0)
 
 
@@ -258,8 +258,17 @@ def test_published_weights_take_their_bytes_and_say_what_becomes_of_them(quantiz
     found = plan(model=dataclasses.replace(model, quantization=quantization), backends=backends, dtype=dtype)
     assert dict(found.rows())["weights"] == words
     plain = plan(model=dataclasses.replace(model, published=None), backends=backends, dtype=dtype)
-    widened = 2 * model.intermediate_size * model.hidden_size * 4  # gate and up
+    widened = 4 * 2 * model.intermediate_size * model.hidden_size  # gate and up
     assert found.temporaries - plain.temporaries == (widened if backends is XLA_ONLY else 0)
+
+
+def test_a_dtype_that_is_not_the_checkpoint_s_is_said() -> None:
+    model = dataclasses.replace(dense.model(KNOWN["Qwen/Qwen3-0.6B-FP8"]), quantization="int8", saved_in="float16")
+    ours = Backends(decode_linear=Backend.CPU)
+    assert dict(plan(model=model, backends=ours).rows())["weights"] == (
+        "0.70 GiB: 112 matrices in int8, rounded again from fp8 with a scale per 128 x 128 weights, which our kernels "
+        "for CPUs do not read, computed in bfloat16 and not float16, which they do not read either (dtype sets it)"
+    )
 
 
 # (settings, what the message says, settings that it says would work)

@@ -158,29 +158,41 @@ def sizes_of(name: str) -> dict[str, Any]:
 
 
 def write_published(
-    folder: Path, name: str, family: Any = "qwen3", *, excluded: tuple[str, ...] = (), **overrides: Any
+    folder: Path,
+    name: str,
+    family: Any = "qwen3",
+    *,
+    excluded: tuple[str, ...] = (),
+    head: bool = False,
+    **overrides: Any,
 ) -> dict[str, np.ndarray]:
     """Write a checkpoint in one of FORMATS; returns its weights as they are without quantization, in float32.
 
-    excluded: modules, by a part of their names, that stay as they were.    overrides: keys of config.json.
+    excluded: modules, by a part of their names, that stay as they were.    head: it is quantized, too.
+    overrides: keys of config.json.
     """
     section, pack = FORMATS[name]
     sizes = sizes_of(name) | {"quantization_config": section} | overrides
     write_checkpoint(folder, family, **sizes)
     config = json.loads((folder / "config.json").read_text())
-    stored, wide = pack_all(random_tensors(config), pack, excluded)
+    stored, wide = pack_all(random_tensors(config), pack, excluded, head=head)
     write_safetensors(folder / "model.safetensors", stored)
     return wide
 
 
 def pack_all(
-    tensors: Mapping[str, np.ndarray], pack: Callable[[np.ndarray], Packed], excluded: tuple[str, ...] = ()
+    tensors: Mapping[str, np.ndarray],
+    pack: Callable[[np.ndarray], Packed],
+    excluded: tuple[str, ...] = (),
+    *,
+    head: bool = False,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """(tensors as stored, what they stand for)."""
     stored, wide = {}, {}
     for name, tensor in tensors.items():
         module = name.removesuffix(".weight")
-        if not name.endswith("_proj.weight") or any(part in module for part in excluded):
+        is_packed = name.endswith("_proj.weight") or (head and module == "lm_head")
+        if not is_packed or any(part in module for part in excluded):
             stored[name] = wide[name] = tensor
             continue
         packed, wide[name] = pack(tensor.astype(np.float32))

@@ -26,7 +26,10 @@ def linear(
     """
     if not fit(x, w):
         raise ValueError(f"linear needs x [T, K] and w [N, K] of one dtype, got {x.aval} and {w.aval}")
-    w = w.widened(x.dtype) if isinstance(w, Quantized) else w
+    if isinstance(w, Quantized):
+        # What is widened waits for x: else XLA widens the matrices of all layers before the first product.
+        w, x = jax.lax.optimization_barrier((w, x))
+        w = w.widened(x.dtype)
     dtype = out_dtype or x.dtype
     # A GPU's libraries round their sums in place; rounding a float32 result would be a kernel of its own.
     rounded = functools.partial(_dot, out_dtype=dtype)

@@ -39,9 +39,13 @@ def arguments(op: str, rows: int, out: int, depth: int) -> dict[str, jax.Array]:
 
 
 def in_fp8(w: jax.Array, block: tuple[int, int]) -> Quantized:
-    """w rounded, with a scale for each block that reaches the largest code."""
+    """w rounded, with a scale for each block that reaches the largest code.
+
+    Blocks are made up to 64 times as large as others, so that a scale of another block is wrong by far.
+    """
     (out, depth), (rows, columns) = w.shape, block
     blocks = np.asarray(w, np.float32).reshape(out // rows, rows, depth // columns, columns)
+    blocks = blocks * np.exp2(np.random.default_rng(1).integers(-3, 4, (out // rows, 1, depth // columns, 1)))
     scales = np.abs(blocks).max((1, 3), keepdims=True) / 448
     values = jnp.asarray((blocks / scales).reshape(out, depth)).astype(jnp.float8_e4m3fn)
     return Quantized(values, jnp.asarray(scales[:, 0, :, 0]), Format.FP8, block=block)

@@ -107,3 +107,28 @@ def test_a_product_of_fp8_is_that_of_what_the_weights_stand_for() -> None:
     x = np.random.default_rng(1).normal(size=(3, 256)).astype(np.float32)
     found = np.asarray(linear(jnp.asarray(x), held))
     np.testing.assert_array_equal(found, np.asarray(linear(jnp.asarray(x), jnp.asarray(exact))))
+
+
+@pytest.mark.parametrize("kind", [Format.FP8, pytest.param(Format.INT8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [(1, "bfloat16"), (4, "bfloat16"), (1, "float32"), pytest.param(4, "float16", marks=pytest.mark.slow)],
+)
+def test_one_matrix_is_widened_at_a_time(kind: Format, rows: int, dtype: str) -> None:
+    """What XLA needs beside its arguments is bounded by a matrix, however many follow each other."""
+    size, layers = 512, 6
+    shape = jax.ShapeDtypeStruct
+    if kind is Format.FP8:
+        scales = shape((size // 128, size // 128), jnp.float32)
+        w = Quantized(shape((size, size), jnp.float8_e4m3fn), scales, kind, block=(128, 128))
+    else:
+        w = Quantized(shape((size, size), jnp.int8), shape((size,), jnp.float32), kind)
+
+    def function(matrices: list[Quantized], x: jax.Array) -> jax.Array:
+        for matrix in matrices:
+            x = jnp.tanh(linear(x, matrix))
+        return x
+
+    lowered = jax.jit(function).lower([w] * layers, shape((rows, size), dtype))
+    needed = lowered.compile().memory_analysis().temp_size_in_bytes
+    assert needed <= 1.2 * 4 * size * size
