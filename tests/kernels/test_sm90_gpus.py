@@ -60,9 +60,9 @@ def test_tiles_of_8b_s_gate_and_up_are_one_or_two_a_multiprocessor(gpu, columns)
     assert plan.columns == columns
 
 
-@given(GPUS, WIDTHS, st.integers(1, 64).map(lambda n: 128 * n), st.integers(1, 2))
-def test_ctas_of_a_small_product_are_there_at_once(gpu, out, depth, rows):
-    cut = sm90_small_config._cut(8 * rows, depth, out, SmallTuning(gpu=gpu))
+@given(GPUS, WIDTHS, st.integers(1, 64).map(lambda n: 128 * n), st.integers(1, 2), st.integers(1, 2))
+def test_ctas_of_a_small_product_are_there_at_once(gpu, out, depth, rows, of_weight):
+    cut = sm90_small_config._cut(8 * rows, depth, out, SmallTuning(gpu=gpu), of_weight)
     if cut is None:
         return
     at_once = max(clusters[cut.splits - 1] for _, clusters in gpu.resident.values())
