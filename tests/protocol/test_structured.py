@@ -31,7 +31,7 @@ def test_tags_that_would_take_long_to_compare_are_refused_at_once(what):
     begun = time.thread_time()
     with pytest.raises(InvalidRequest, match=law) as refusal:
         read_structured(body)
-    assert time.thread_time() - begun < 0.2
+    assert time.thread_time() - begun < 1  # to compare them all takes minutes
     assert refusal.value.param == "structural_tag"
 
 
