@@ -28,7 +28,7 @@ READ_AHEAD = 8  # requests that wait for an answer before theirs on one connecti
 VERSIONS = ("1.0", "1.1")
 MAX_PIPELINED = 128  # such requests, or the connection is closed: one read of the socket holds thousands
 INTERIM_S = 0.0, 1.0, 5.0, 20.0  # from a half-close; Go before 1.24 takes five, and may have asked for one itself
-LOOK_S = 0.25  # from one look at a half-closed connection to the next
+LOOK_S, SOON_S = 0.25, 0.02  # from one look at a half-closed connection to the next; from what was written to a look
 SLOW_READER_S = 60.0  # for a client to read what its connection holds of an answer, some 64 KiB
 
 
@@ -159,14 +159,14 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.transport.abort()
             return
-        self._look_again = self.loop.call_later(LOOK_S, self._look)
+        pause_s, cycle = LOOK_S, self._answering()
         if self._interim_at and self.loop.time() >= self._interim_at[0]:
             self._interim_at.popleft()
-            cycle = self._answering()
-            if cycle is None or cycle.response_started or self.transport.is_closing():
-                return
-            if cycle.scope["http_version"] == "1.1":
+            is_due = cycle is not None and not cycle.response_started and cycle.scope["http_version"] == "1.1"
+            if is_due and not self.transport.is_closing():
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                pause_s = SOON_S
+        self._look_again = self.loop.call_later(pause_s, self._look)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -112,6 +112,21 @@ def test_who_has_gone_leaves_nothing_running(stream, version):
         wait_until(lambda: not llm.running, timeout_s=1)
 
 
+def test_who_has_gone_is_missed_before_an_answer_of_a_tenth_of_a_second_is_made():
+    llm = FakeLLM(silent)
+    with live(create_app(llm)) as port:
+        took_s = []
+        for _ in range(3):
+            connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+            connection.sendall(asked(CHAT))
+            wait_until(lambda: len(llm.running) == 1)
+            began_s = time.monotonic()
+            connection.close()
+            wait_until(lambda: not llm.running, timeout_s=1)
+            took_s.append(time.monotonic() - began_s)
+    assert min(took_s) < 0.15, took_s  # four looks a second alone take a quarter of one
+
+
 class Eager(BoundedProtocol):
     """Its last interim response comes after 3 s instead of twenty."""
 
