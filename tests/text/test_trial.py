@@ -56,7 +56,7 @@ def test_what_lies_beside_the_template_is_never_run(tmp_path: Path, monkeypatch:
             "more than 1 s of processor time|took too long",  # the clock, where others keep the processor busy
         ),
         (
-            "{% for a in range(99999) %}{% if loop.last %}{{ 'A' * 10**10 }}{% endif %}{% endfor %}",
+            "{% for a in range(9999) %}{% if loop.last %}{{ 'A' * 10**10 }}{% endif %}{% endfor %}",
             "made a value of size",
         ),
         ("{{ 'a' | center(10000000000) }}", "needs more than"),

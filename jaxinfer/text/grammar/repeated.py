@@ -16,6 +16,7 @@ _CODED = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # which a text holds as \u
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # which have a spelling as \uXXXX
 _MAY_BE_CODED = re.compile(r"[\x00-\x1f\x7f]|\\[xucpPv0]|\[[:^]")  # in an expression that has no other text
 _LISTS = {"properties", "required", "patternProperties"}
+LISTS = re.compile(f'"(?:{"|".join(sorted(_LISTS))})"')  # a schema without them needs no walk
 _OF_TEXTS = {"pattern", "minLength", "maxLength", "format"}
 
 

@@ -16,7 +16,7 @@ from jaxinfer.text.grammar.misread import misread
 from jaxinfer.text.grammar.parts import parts, placeless
 from jaxinfer.text.grammar.quoting import quotable
 from jaxinfer.text.grammar.readable import make_readable
-from jaxinfer.text.grammar.repeated import respelt
+from jaxinfer.text.grammar.repeated import LISTS, respelt
 from jaxinfer.text.tools.opening import Opening
 
 Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
@@ -99,7 +99,7 @@ def guided(schema: Any, *, strict: bool) -> str:
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
     written = json.dumps(schema := {**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
-    if strict and respelt(schema):
+    if strict and LISTS.search(written) and respelt(schema):
         written = json.dumps(schema := {**schema, "x-guidance": NO_CODES}, ensure_ascii=False)
     if _MAY_CHANGE.search(written):
         written = json.dumps(_as_meant(schema, strict=strict), ensure_ascii=False)
