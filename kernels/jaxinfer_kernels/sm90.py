@@ -113,8 +113,9 @@ def padded(x: jax.Array) -> jax.Array:
 
 
 def operand(shape: tuple[int, ...], dtype: jnp.dtype) -> object:
-    """Shared memory laid out as the wgmma wants it."""
-    return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
+    """Shared memory laid out as the wgmma wants it: rows of 128 bytes."""
+    tile = 8, 128 // jnp.dtype(dtype).itemsize
+    return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform(tile), plgpu.SwizzleTransform(128)))
 
 
 def round_up(n: int, multiple: int) -> int:

@@ -130,13 +130,9 @@ def _launch(plan: SmallConfig) -> Callable[..., list[jax.Array]]:
     if _spills(plan):
         shapes = (plan.tiles, plan.cut.splits, ROWS, columns), (plan.cut.clusters, plan.cut.splits, columns)
         out += [jax.ShapeDtypeStruct(shape, F32) for shape in shapes]
-    weights = operand((plan.cut.stages, ROWS, block), dtype)
-    if plan.shared is not None:
-        tile = plgpu.TilingTransform((8, 128)), plgpu.SwizzleTransform(128)
-        weights = plgpu.SMEM((plan.cut.stages, ROWS, block), jnp.float8_e4m3fn, transforms=tile)
     smem = dict(
         x=operand((plan.blocks, columns, block), dtype),
-        w=weights,
+        w=operand((plan.cut.stages, ROWS, block), dtype if plan.shared is None else jnp.float8_e4m3fn),
         w_ready=plgpu.Barrier(num_arrivals=2 if plan.after == "silu" else 1, num_barriers=plan.cut.stages),
     )
     if plan.norm_eps is not None:
@@ -268,8 +264,7 @@ def _block_scale(plan: SmallConfig, ref: Smem, tile: jax.Array, split: jax.Array
     gate, up = (
         ref["scales"][lax.div(first + tile * half, I32(plan.shared[0])), column] for first in (0, plan.out // 2)
     )
-    rows = plgpu.broadcasted_iota(I32, (ROWS, plan.columns), 0, layout=plgpu.Layout.WGMMA)
-    return jnp.where(rows < half, gate, up)
+    return _by_half(plan, gate, up)
 
 
 def _copy_norm(plan: SmallConfig, smem: Smem, ref: Smem, split: jax.Array) -> None:
@@ -400,8 +395,13 @@ def _row_scales(plan: SmallConfig, ref: Smem, tile: jax.Array) -> jax.Array:
     # The tile's rows are half of gate's and half of up's: each half lies where 64 rows are read from an even place.
     half = ROWS // 2
     gate, up = load(tile * half), load(plan.out // 2 + tile * half - half)
-    rows = plgpu.broadcasted_iota(I32, shape, 0, layout=layout)
-    return jnp.where(rows < half, gate, up)
+    return _by_half(plan, gate, up)
+
+
+def _by_half(plan: SmallConfig, gate: jax.Array, up: jax.Array) -> jax.Array:
+    """f32[ROWS, columns]: gate's of the first half of a tile's rows, up's of the second."""
+    rows = plgpu.broadcasted_iota(I32, (ROWS, plan.columns), 0, layout=plgpu.Layout.WGMMA)
+    return jnp.where(rows < ROWS // 2, gate, up)
 
 
 def _store_gated(plan: SmallConfig, smem: Smem, out_ref: Ref, tile: jax.Array, y: jax.Array) -> None:
