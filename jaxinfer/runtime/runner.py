@@ -415,7 +415,7 @@ class DeviceRunner:
         """
         executable, program = self._executables.get(key) or self._build(key), self._programs[key]
         with self._lock:
-            given = [attrgetter(f"_{name}")(self) for name in program.reads]
+            given = [_reader(name)(self) for name in program.reads]
             if masked:
                 given[program.reads.index(LOGITS)] = self._masks.left
             results = executable(*given, *contents, upload)
@@ -439,6 +439,12 @@ class DeviceRunner:
         for leaf in jax.tree.leaves((self._state, self._controls, self._masks)):
             if not leaf.is_deleted():
                 leaf.delete()
+
+
+@functools.cache
+def _reader(name: str) -> Callable[[DeviceRunner], Any]:
+    """Of what a program reads, by the name that it has for it. Made once: each step asks."""
+    return attrgetter(f"_{name}")
 
 
 def _nbytes(arrays: Any) -> int:
