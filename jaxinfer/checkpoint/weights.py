@@ -14,9 +14,8 @@ import numpy as np
 
 from jaxinfer.checkpoint.safetensors_file import SafetensorsFile, TensorEntry, shown
 from jaxinfer.errors import CheckpointError
+from jaxinfer.models.config import clipped
 from jaxinfer.models.parameters import Beside, ParamSpec, Scale
-
-MAX_FAULTS = 20  # of one kind in one message
 
 BODY = "model."  # before the names of a whole model's tensors, all but the head's
 # Recomputed from the config by every implementation, and saved by old versions of transformers all the same; and the
@@ -46,7 +45,7 @@ class Weights:
                 self._entries[name] = entry
         faults += [] if weight_map is None else self._index_faults(weight_map)
         if faults:
-            _raise(paths, "the files and their index must agree", _clip(faults))
+            _raise(paths, "the files and their index must agree", clipped(faults))
 
     def _index_faults(self, weight_map: Mapping[str, str]) -> list[str]:
         found = {path.name: file.tensors for path, file in self._files.items()}
@@ -140,9 +139,9 @@ def check_tensors(spec_tree: object, weights: Weights) -> None:
         if entry.dtype not in spec.types
     ]
     wrong += [fault for name, (one, index) in beside.items() for fault in _not_a_list(weights[name], one, index)]
-    faults = _clip(missing) + _clip(unexpected) + _clip(wrong)
+    faults = clipped(missing) + clipped(unexpected) + clipped(wrong)
     if not faults:  # numbers are looked at where shapes and types are right: else there may be any amount of them
-        faults = _clip(
+        faults = clipped(
             [fault for entry, spec, _ in held if spec.scale for fault in _not_scales(entry, spec.scale, weights)]
             + [fault for name, (one, _) in beside.items() for fault in _not_as_said(weights[name], one.holds, weights)]
         )
@@ -183,11 +182,6 @@ def _is_harmless(name: str, weights: Weights, wanted: Mapping[str, tuple[int, ..
         embedding = "embed_tokens.weight"
         return weights[name].shape == wanted.get(BODY + embedding, wanted.get(embedding))
     return HARMLESS.fullmatch(name) is not None
-
-
-def _clip(faults: list[str]) -> list[str]:
-    more = [f"and {len(faults) - MAX_FAULTS} more like these"] if len(faults) > MAX_FAULTS else []
-    return faults[:MAX_FAULTS] + more
 
 
 def _raise(paths: tuple[Path, ...], law: str, faults: list[str]) -> None:

@@ -13,6 +13,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from jaxinfer.errors import CheckpointError
+from jaxinfer.models.config import clipped
 from jaxinfer.models.file_layout import AS_STORED, FileLayout, Int4Layout, Part
 from jaxinfer.models.parameters import FLOATS, Beside, ParamSpec
 from jaxinfer.models.published import HEAD, Fp8, Int4, Published
@@ -83,8 +84,7 @@ def as_published(specs: Any, published: Published, rounded: Format | None = None
 
 def _refuse(faults: list[str], law: str, cure: str) -> None:
     if faults:
-        more = [f"and {len(faults) - 12} more"] if len(faults) > 12 else []
-        lines = "".join(f"\n  - {line}" for line in [*faults[:12], *more])
+        lines = "".join(f"\n  - {line}" for line in clipped(faults))
         raise CheckpointError(f"config.json: {law}:{lines}\n{cure}")
 
 

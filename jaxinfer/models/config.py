@@ -73,6 +73,7 @@ _OF_TRAINING = frozenset([
 # fmt: on
 _ALIKE, _ALIKE_WORDS = 0.8, 0.6  # of 1, from which on a name, or a word of it, may be a misspelling of another
 CHECK = "check that config.json is the model's own"
+MAX_FAULTS = 20  # of one kind in one message
 DTYPES: tuple[DType, ...] = ("bfloat16", "float16", "float32")
 
 
@@ -245,6 +246,12 @@ class HFConfig:
                 f"{self._prefix}{key} is not a key this architecture knows, got {shown(value)}; {hint} it if it "
                 "does not change what the model computes"
             )
+
+
+def clipped(faults: list[str]) -> list[str]:
+    """Lines of a message: the first of one kind, and how many more there are."""
+    more = [f"and {len(faults) - MAX_FAULTS} more like these"] if len(faults) > MAX_FAULTS else []
+    return faults[:MAX_FAULTS] + more
 
 
 def is_same(value: Any, other: Any) -> bool:

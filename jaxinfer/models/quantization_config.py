@@ -30,17 +30,10 @@ _OF_TOOLS = frozenset(
     + ["use_exllama", "exllama_version", "quantizer"]
 )
 _OF_GPTQMODEL = frozenset(
-    [
-        "act_group_aware",
-        "auto_forward_data_parallel",
-        "compute_device_filter",
-        "device",
-        "fail_safe",
-        "failsafe",
-        "foem",
-    ]
-    + ["gptaq", "gptaq_alpha", "hyb_act", "mock_quantization", "offload_to_disk", "offload_to_disk_path", "pack_impl"]
-    + ["parallel_packing", "process", "scale_search", "uri", "v2", "v2_alpha", "v2_memory_device", "vram_strategy"]
+    ["act_group_aware", "auto_forward_data_parallel", "compute_device_filter", "device", "fail_safe", "failsafe"]
+    + ["foem", "gptaq", "gptaq_alpha", "hyb_act", "mock_quantization", "offload_to_disk", "offload_to_disk_path"]
+    + ["pack_impl", "parallel_packing", "process", "scale_search", "uri", "v2", "v2_alpha", "v2_memory_device"]
+    + ["vram_strategy"]
 )
 _OF_AUTOROUND = frozenset(
     ["act_bits", "act_data_type", "act_dynamic", "act_group_size", "act_sym", "amp", "autoround_version"]
