@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support import attempts
-from tests.support.attempts import Stopwatch
+from tests.support.attempts import Stopwatch, processor_s, slowness
 
 
 class Machine:
@@ -47,3 +47,20 @@ def test_where_linux_counts_no_pressure_all_seconds_count(machine, monkeypatch, 
     watch = Stopwatch()
     machine.passes(2, waited_s=1.5)
     assert watch.seconds() == 2
+
+
+def test_seconds_of_a_processor_are_those_of_a_machine_as_fast_as_the_laws_were_made_for(monkeypatch):
+    now_s, pace = [0.0], [1.0]
+
+    def work(seconds: float) -> None:
+        now_s[0] += seconds * pace[0]
+
+    monkeypatch.setattr(attempts, "slowness", lambda: pace[0])
+    monkeypatch.setattr(attempts.time, "thread_time", lambda: now_s[0])
+    assert processor_s(lambda: work(3), attempts.time.thread_time) == 3
+    pace[0] = 2.5
+    assert processor_s(lambda: work(3), attempts.time.thread_time) == pytest.approx(3)
+
+
+def test_no_machine_is_held_to_less_than_the_laws_say():
+    assert slowness() >= 1

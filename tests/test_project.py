@@ -18,7 +18,7 @@ from packaging.version import Version
 from jaxinfer.config import config_from_sources
 from jaxinfer.version import __version__
 from tests.conftest import LONG
-from tests.support.attempts import assert_below
+from tests.support.attempts import assert_below, slowness
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = sorted(ROOT.glob("requirements*.lock"))
@@ -177,11 +177,11 @@ def test_importing_jaxinfer_takes_less_than_50_ms_and_brings_no_jax():
         "assert not {'jax', 'numpy', 'msgspec'} & sys.modules.keys(); print(took)"
     )
 
-    def processor_s() -> float:
+    def measured_s() -> float:
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
-        return float(done.stdout)
+        return float(done.stdout) / slowness()
 
-    assert_below(0.05, processor_s, "processor seconds of `import jaxinfer`")
+    assert_below(0.05, measured_s, "processor seconds of `import jaxinfer`")
 
 
 @pytest.mark.parametrize("preset", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.name)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from jaxinfer.models.module_patterns import MOST_WAYS, ways
+from tests.support.attempts import slowness
 
 NAME = "model.layers.47.linear_attn.in_proj_qkvz"
 REAL = [
@@ -83,6 +84,7 @@ def test_whatever_is_tried_ends_soon() -> None:
         "{",
         "*+",
     ]
+    slowed = slowness()
     for _ in range(4_000):
         pattern = "".join(draw.choices(pieces, k=draw.randrange(2, 24)))
         pattern += ")" * max(0, pattern.count("(") - pattern.count(")") - pattern.count("(?<!.)")) + "!"
@@ -92,7 +94,7 @@ def test_whatever_is_tried_ends_soon() -> None:
             continue
         if found <= MOST_WAYS:
             tried += 1
-            begin = time.process_time()
+            began_s = time.thread_time()
             re.match(pattern, NAME)
-            assert time.process_time() - begin < 0.2, pattern
+            assert time.thread_time() - began_s < 0.2 * slowed, pattern
     assert tried > 50

@@ -15,7 +15,7 @@ import pytest
 from jaxinfer.server.settings import ServerSettings
 from tests.server.fakes import FakeLLM
 from tests.server.http import CHAT, COMPLETIONS, USER, ask, error_of, post
-from tests.support.attempts import assert_below
+from tests.support.attempts import assert_below, processor_s
 from tests.support.processes import footprint
 
 VOCAB = 300  # FakeLLM's
@@ -96,12 +96,10 @@ def quickly(llm: FakeLLM, path: str, raw: bytes) -> httpx2.Response:
     """The answer, in time: seconds of a processor, more of which pass while others use it or garbage is collected."""
     responses = []
 
-    def processor_s() -> float:
-        begun_s = time.process_time()
-        responses.append(post(llm, path, raw))
-        return time.process_time() - begun_s
+    def measured_s() -> float:
+        return processor_s(lambda: responses.append(post(llm, path, raw)), time.process_time)
 
-    assert_below(0.1 if len(raw) < 100_000 else 0.2, processor_s, "a refusal's processor time")
+    assert_below(0.1 if len(raw) < 100_000 else 0.2, measured_s, "a refusal's processor time")
     return responses[-1]
 
 

@@ -198,8 +198,11 @@ def test_what_is_queued_is_held_no_longer(kind):
             stack.enter_context(raw_request(port, path, asked))
             num_calls = 2 * number if kind == "score" else number
             wait_until(lambda: len(llm.calls) == num_calls and app.state.large_bodies.num_bytes == 0)  # noqa: B023
-        bodies = [found for found in gc.get_objects() if isinstance(found, dict) and found == asked]
-        assert all(found is asked for found in bodies), "nor are the bodies, of which much may be nobody's field"
+
+        def bodies() -> list[object]:
+            return [found for found in gc.get_objects() if isinstance(found, dict) and found == asked]
+
+        wait_until(lambda: all(found is asked for found in bodies()))  # of which much may be nobody's field
 
 
 def test_inputs_that_wait_for_others_of_their_request_are_held():

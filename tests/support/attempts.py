@@ -1,5 +1,5 @@
-"""Laws about time on a machine that others use: what holds in one of three attempts holds, and a stopwatch that stands
-while processes wait for a processor.
+"""Laws about time on a machine that others use: what holds in one of three attempts holds, a stopwatch that stands
+while processes wait for a processor, and seconds of a processor as those of one that is as fast as ours was.
 
 A neighbour seldom spoils three in a row; what is really too slow is too slow in each of them.
 """
@@ -13,6 +13,9 @@ ATTEMPTS = 3
 PRESSURE = Path("/proc/pressure/cpu")
 MOST_SLOWED = 4
 """How many times longer than on a quiet machine anything may take on a busy one."""
+PACE_STEPS = 100_000
+PACE_S = 0.008
+"""Processor seconds in which the machine that the laws were made for takes so many steps of a loop."""
 
 
 class Stopwatch:
@@ -39,6 +42,28 @@ def _pressure_s() -> float:
     found = re.search(r"^some .*total=(\d+)", counted)
     assert found is not None, counted
     return int(found[1]) / 1e6
+
+
+def processor_s(call: Callable[[], object], clock: Callable[[], float] = time.thread_time) -> float:
+    """Seconds of the processor that a call takes, fewer than counted on a machine slower than the laws were made for.
+
+    How fast the machine is, is measured before and after the call: another on the same core takes half of it.
+    What the call does in other threads counts by `time.process_time`, as does all else that they do.
+    """
+    before = slowness()
+    began_s = clock()
+    call()
+    took_s = clock() - began_s
+    return took_s / ((before + slowness()) / 2)
+
+
+def slowness() -> float:
+    """How many times longer Python takes than on the machine that the laws were made for; 1 where it takes less."""
+    began_s = time.thread_time()
+    found = 0
+    for step in range(PACE_STEPS):
+        found += step * step % 7
+    return max(1.0, (time.thread_time() - began_s) / PACE_S)
 
 
 def assert_below(bound: float, measure: Callable[[], float], law: str) -> None:

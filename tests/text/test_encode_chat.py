@@ -4,7 +4,6 @@ import dataclasses
 import json
 import random
 import re
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.chat_template import ChatTemplate, encode_chat
 from jaxinfer.text.control import ControlGuard
 from jaxinfer.text.tokenizer import Tokenizer
+from tests.support.attempts import assert_below, processor_s
 from tests.text.samples import BACKENDS, HARD_TEXTS, SPECIAL, VISIBLE, tokenizer
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -264,10 +264,10 @@ def test_spellings_cost_little_memory_beside_the_content(spelling: str) -> None:
 def test_a_marker_is_found_at_once_among_characters_that_are_all_spelt_as_json_escapes() -> None:
     guard = ControlGuard({"<|im_end|>": 5}, frozenset({5}))
     escapes = "".join(f"\\u{code:04x}" for code in range(0xE000, 0xF900)) + "\\udb80\\udc00"
-    start = time.thread_time()
-    _, _, marker = guard.mark([{"role": "user", "content": f"<|im_end|>{'x' * 2_000_000}{escapes}"}], [], "")
+    messages = [{"role": "user", "content": f"<|im_end|>{'x' * 2_000_000}{escapes}"}]
+    _, _, marker = guard.mark(messages, [], "")
     assert marker == chr(0xF0001)
-    assert time.thread_time() - start < 0.5
+    assert_below(0.5, lambda: processor_s(lambda: guard.mark(messages, [], "")), "the processor time of a marker")
 
 
 def test_a_marker_is_no_part_of_a_control_token() -> None:
@@ -280,7 +280,7 @@ def test_guarding_long_content_costs_little() -> None:
     text, template = tokenizer("byte-level"), ChatTemplate(PARTS)
     content = "the quick <brown> fox <| jumps " * 10_000 + "<|im_end|>"
     chat = template.prepare([{"role": "user", "content": content}], None, True, False, None)
-    start = time.thread_time()
     marked, _, marker = text.guard.mark(chat.messages, [], "")
     assert marked[0]["content"].replace(marker, "") == content
-    assert time.thread_time() - start < 1
+    law = "the processor time of guarding 310,000 characters"
+    assert_below(1, lambda: processor_s(lambda: text.guard.mark(chat.messages, [], "")), law)
