@@ -13,11 +13,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[1] / "kernels" / "jaxinfer_kernels"
-FLAGS = ("-std=gnu++17", "-O3", "-shared", "-fPIC", "-Wall", "-Wextra", "-Wno-psabi")
+FLAGS = ("-std=gnu++17", "-O3", "-fPIC", "-Wall", "-Wextra", "-Wno-psabi")
 
 
 def headers() -> Path | None:
@@ -49,13 +51,19 @@ def compile_library() -> str:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         return "there is no C++ compiler (Debian, Ubuntu: apt-get install g++)"
-    made = library.with_name(f"{library.stem}.{os.getpid()}")
     flags = *FLAGS, *shlex.split(os.environ.get("JAXINFER_CPU_FLAGS", "")), "-isystem", str(include)
-    command = [compiler, *flags, *map(str, sources), "-o", str(made)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return f"the compiler failed: {done.stderr[-2000:]}"
-    made.replace(library)
+
+    def run(*arguments: object) -> None:
+        subprocess.run([compiler, *flags, *map(str, arguments)], capture_output=True, text=True, check=True)
+
+    with tempfile.TemporaryDirectory(dir=FOLDER) as made, ThreadPoolExecutor(os.cpu_count()) as threads:
+        objects = [Path(made) / f"{number}.o" for number in range(len(sources))]
+        try:
+            list(threads.map(lambda source, made: run("-c", source, "-o", made), sources, objects))
+            run("-shared", *objects, "-o", linked := Path(made) / library.name)
+        except subprocess.CalledProcessError as error:
+            return f"the compiler failed: {error.stderr[-2000:]}"
+        linked.replace(library)
     return ""
 
 

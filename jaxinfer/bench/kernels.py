@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.bench import kernels_cpu, machine
-from jaxinfer.bench.latency import Say
+from jaxinfer.bench.latency import TRIES_S, Say
 from jaxinfer.bench.machine import MachineLimits
 from jaxinfer.bench.report import Report, Table, Value, shown
 from jaxinfer.bench.trace import device_events, trace_into
@@ -118,7 +118,7 @@ def place_of(device: str, limits: MachineLimits) -> tuple[jax.Device, KernelDevi
 NOTES = (
     "us: of one launch by the profiler on a GPU, by the clock elsewhere. GB/s: the bytes of keys and values over it; "
     "TFLOP/s: the products with what a causal mask leaves. Shares are of the limits measured in this run. Launch in a "
-    "chain: by the clock, with what stands between.",
+    f"chain: by the clock, with what stands between, {REPEATS} chains or as many as take {TRIES_S:g} s.",
 )
 
 
@@ -196,13 +196,15 @@ def row_of(name: str, timings: tuple[Timing | None, Timing], work: float, unit: 
 def measure(attend: Attend, sets: int, depth: int, place: KernelDevice, arguments: Arrays, kernel: str) -> Timing:
     """Time a version of attention. kernel: part of its kernels' name, "" for all that the chain runs."""
     run_chain = jax.jit(functools.partial(chain, attend, sets, depth)).lower(*arguments).compile()
-    jax.block_until_ready(run_chain(*arguments))
     began = time.perf_counter()
-    for _ in range(REPEATS):
+    jax.block_until_ready(run_chain(*arguments))
+    repeats = int(np.clip(TRIES_S / (time.perf_counter() - began), 1, REPEATS))
+    began = time.perf_counter()
+    for _ in range(repeats):
         result = run_chain(*arguments)
     jax.block_until_ready(result)
     launches = depth * sets
-    chain_us = (time.perf_counter() - began) / REPEATS / launches * 1e6
+    chain_us = (time.perf_counter() - began) / repeats / launches * 1e6
     if not place.is_gpu:
         return Timing(None, chain_us)
     with tempfile.TemporaryDirectory() as folder:
@@ -241,7 +243,7 @@ def extend_arrays(case: ExtendCase, depth: int) -> Arrays:
 
 
 def query(heads: Heads, tokens: int) -> jax.Array:
-    return jax.random.normal(jax.random.key(0), (tokens, heads.heads, heads.head_dim), jnp.bfloat16)
+    return drawn(jax.random.key(0), (tokens, heads.heads, heads.head_dim))
 
 
 def paged(
@@ -254,4 +256,9 @@ def paged(
     ids = np.random.default_rng(0).permutation(np.arange(1, rows * width + 1)).reshape(rows, width)
     table = jnp.asarray(np.concatenate([np.zeros((1, width)), ids]), jnp.int32)
     slots = jnp.arange(1, rows + 1, dtype=jnp.int32).reshape(sets, batch)
-    return [jax.random.normal(key, shape, jnp.bfloat16) for key in keys], table, slots
+    return [drawn(key, shape) for key in keys], table, slots
+
+
+def drawn(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Normal numbers, a million of them in turn: to draw each took a CPU longer than what is timed with them."""
+    return jnp.resize(jax.random.normal(key, 2**20, jnp.bfloat16), shape)

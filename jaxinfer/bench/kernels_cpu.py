@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxinfer.bench.latency import TRIES_S
 from jaxinfer.bench.report import Table, Value
 from jaxinfer_kernels.linear import cpu, xla
 from jaxinfer_kernels.linear.cases import MODELS
@@ -57,8 +58,8 @@ def seconds(linear: Callable[..., jax.Array], x: jax.Array, copies: Sequence[Any
         return x
 
     run = jax.jit(chain).lower(x, copies).compile()
-    taken = []
-    for _ in range(repeats):
+    taken: list[float] = []
+    while len(taken) < repeats and sum(taken) < TRIES_S:
         began = time.perf_counter()
         jax.block_until_ready(run(x, copies))
         taken.append(time.perf_counter() - began)

@@ -386,7 +386,7 @@ ELSEWHERE = {
     "A44": "server/test_stalls.py::test_a_hang_is_told_with_the_limit_that_is_the_default_whatever_the_clock_says",
     "A45": "server/test_endurance.py::test_two_thousand_requests_that_are_left_cost_two_steps_each_at_most",
     "A45 (b)": "server/test_slow_reader.py::test_readers_that_never_read_are_dropped_and_cost_others_nothing",
-    "A46": "server/test_endurance.py::test_a_pool_full_of_growers_moves_on_every_second_for_a_minute",
+    "A46": "server/test_endurance.py::test_a_pool_full_of_growers_moves_on_every_second_for_half_a_minute",
     "A47": "server/test_huge_prompts.py::test_tails_of_checks_and_streams_beside_four_of_them",
 }
 LOOKS = {"ends_at_rest", "ends_as_it_began"}
