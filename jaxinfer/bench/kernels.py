@@ -261,4 +261,4 @@ def paged(
 
 def drawn(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Normal numbers, a million of them in turn: to draw each took a CPU longer than what is timed with them."""
-    return jnp.resize(jax.random.normal(key, 2**20, jnp.bfloat16), shape)
+    return jnp.resize(jax.random.normal(key, (2**20,), jnp.bfloat16), shape)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from jaxinfer.offline.batch import BatchJob, OpenBatch
     from jaxinfer.offline.journal import Journal
 
-LIVE_S, PLAIN_S = 0.5, 10.0  # between two lines of progress, on a terminal and elsewhere
+# Between two lines of progress: on a terminal; elsewhere; and there after a while, as a file keeps all of a long job
+LIVE_S, PLAIN_S, LATER_S, A_WHILE_S = 0.5, 2.0, 10.0, 60.0
 DEFAULTS = ("max_tokens", "temperature", "top_p", "top_k", "min_p")
 
 
@@ -86,11 +87,17 @@ def answer(resolved: Resolved, params: Mapping[str, Any], batch: "OpenBatch") ->
     transport = transport_for(resolved.config, params)
     with transport as new_transport, started(resolved, screen_for(sys.stderr, params), new_transport) as (runner, llm):
         screen = progress_screen(params)
-        every_s = LIVE_S if sys.stderr.isatty() else PLAIN_S
         try:
-            runner.run(telling(batch.run(llm), lambda: screen.show(f"batch    {batch.progress()}"), every_s))
+            runner.run(telling(batch.run(llm), lambda: screen.show(f"batch    {batch.progress()}"), pause_s))
         finally:
             screen.close()
+
+
+def pause_s(elapsed_s: float) -> float:
+    """Until the next line of progress, of a job that runs for so long."""
+    if sys.stderr.isatty():
+        return LIVE_S
+    return PLAIN_S if elapsed_s < A_WHILE_S else LATER_S
 
 
 def progress_screen(params: Mapping[str, Any]) -> Screen:

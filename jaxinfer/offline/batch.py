@@ -182,12 +182,13 @@ def _look(rows: Iterator[Raw]) -> tuple[Iterator[Raw], Form]:
     return itertools.chain(seen, rows), "plain"
 
 
-async def telling(work: Awaitable[None], tell: Callable[[], None], every_s: float) -> None:
-    """Do the work; tell of it again and again until it ends."""
+async def telling(work: Awaitable[None], tell: Callable[[], None], pause_s: Callable[[float], float]) -> None:
+    """Do the work; tell of it until it ends.    pause_s: until it is told again, of the seconds since it began."""
 
     async def go_on() -> None:
+        began_s = time.monotonic()
         while True:
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(pause_s(time.monotonic() - began_s))
             tell()
 
     teller = asyncio.create_task(go_on())

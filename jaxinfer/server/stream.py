@@ -3,6 +3,7 @@ their status.
 """
 
 import asyncio
+import contextlib
 import logging
 from contextlib import aclosing
 
@@ -39,9 +40,11 @@ class EventStream:
         self._ping_interval_s = ping_interval_s
         self._is_begun = self._is_ended = False
         self._sending = asyncio.Lock()  # a ping may fall due while a frame waits for a slow reader
+        self._ping_now = asyncio.Event()
         self._last_sent_s = asyncio.get_running_loop().time()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["ping"] = self._ping_now.set  # for a connection that may have lost its client
         tasks = (
             asyncio.create_task(self._send_answer(send, scope["state"]["request_id"])),
             asyncio.create_task(disconnected(receive)),
@@ -88,11 +91,16 @@ class EventStream:
             await send({"type": "http.response.body", "body": frames, "more_body": not is_last})
 
     async def _ping(self, send: Send) -> None:
-        """A frame in each silence, lest a proxy takes a long prompt for a dead connection. Never returns."""
+        """A frame in each silence, lest a proxy takes a long prompt for a dead connection, and when it is asked for.
+        Never returns.
+        """
         loop = asyncio.get_running_loop()
         while True:
             silent_s = loop.time() - self._last_sent_s
-            if silent_s >= self._ping_interval_s:
+            if silent_s >= self._ping_interval_s or self._ping_now.is_set():
+                self._ping_now.clear()
                 await self._send(send, self._events.ping)
                 silent_s = 0.0
-            await asyncio.sleep(self._ping_interval_s - silent_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._ping_interval_s - silent_s):
+                    await self._ping_now.wait()

@@ -153,8 +153,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _look(self) -> None:
         """Whether who half-closed is there. One that is gone answers what is written with a reset, so that before an
-        answer begins an interim response is: clients pass over it (RFC 9110, section 15.2), but those of HTTP/1.0.
-        The reset leaves an error on the socket, which nobody reads from any more.
+        answer begins an interim response is: clients pass over it (RFC 9110, section 15.2), but those of HTTP/1.0. In
+        a stream its ping is. The reset leaves an error on the socket, which nobody reads from any more.
         """
         if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.transport.abort()
@@ -162,10 +162,12 @@ class BoundedProtocol(HttpToolsProtocol):
         pause_s, cycle = LOOK_S, self._answering()
         if self._interim_at and self.loop.time() >= self._interim_at[0]:
             self._interim_at.popleft()
-            is_due = cycle is not None and not cycle.response_started and cycle.scope["http_version"] == "1.1"
-            if is_due and not self.transport.is_closing():
-                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            if cycle is not None and not self.transport.is_closing():
                 pause_s = SOON_S
+                if cycle.response_started:
+                    cycle.scope["state"].get("ping", lambda: None)()
+                elif cycle.scope["http_version"] == "1.1":
+                    self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._look_again = self.loop.call_later(pause_s, self._look)
 
     def on_response_complete(self) -> None:

@@ -16,12 +16,22 @@ from jaxinfer.server.wire import INTERIM_S, BoundedProtocol
 from tests.server.fakes import FakeLLM, hello
 from tests.server.http import CHAT, COMPLETIONS, MESSAGES, RESPONSES, USER, live, read_until, wait_until
 
+OLLAMA = "/api/chat"
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 ROUTES = {
     CHAT: {"messages": USER},
     COMPLETIONS: {"prompt": "hi"},
     RESPONSES: {"input": "hi"},
     MESSAGES: {"messages": USER, "max_tokens": 9},
+    OLLAMA: {"model": "tiny", "messages": USER},
+}
+
+LAST = {
+    CHAT: b"[DONE]",
+    COMPLETIONS: b"[DONE]",
+    RESPONSES: b"response.completed",
+    MESSAGES: b"message_stop",
+    OLLAMA: b'"done_reason"',
 }
 
 
@@ -62,8 +72,7 @@ def answer(port, sent):
 def test_who_stops_sending_gets_its_answer_and_then_the_end(port, path, stream):
     got = answer(port, asked(path, stream=stream))
     assert got.startswith(b"HTTP/1.1 200 ")
-    last = {CHAT: b"[DONE]", COMPLETIONS: b"[DONE]", RESPONSES: b"response.completed", MESSAGES: b"message_stop"}[path]
-    assert (last in got) if stream else json.loads(got.partition(b"\r\n\r\n")[2])
+    assert (LAST[path] in got) if stream else json.loads(got.partition(b"\r\n\r\n")[2])
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -125,6 +134,18 @@ def test_who_has_gone_is_missed_before_an_answer_of_a_tenth_of_a_second_is_made(
             wait_until(lambda: not llm.running, timeout_s=1)
             took_s.append(time.monotonic() - began_s)
     assert min(took_s) < 0.15, took_s  # four looks a second alone take a quarter of one
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("path", ROUTES)
+def test_who_has_gone_from_a_stream_that_is_silent_is_missed(path, version):
+    """A ping is no part of an answer; those that are due come every 15 s."""
+    llm = FakeLLM(lambda ids, params: [Delta(0, "Hel", [1]), 60.0])
+    with live(create_app(llm)) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(asked(path, version, stream=True))
+            assert b"Hel" in read_for(connection, 0.4) and len(llm.running) == 1
+        wait_until(lambda: not llm.running, timeout_s=3)
 
 
 class Eager(BoundedProtocol):
