@@ -157,7 +157,7 @@ def test_greedy_answers_are_the_goldens(model, backend):
 @pytest.mark.slow
 @pytest.mark.parametrize("task", evaluate.BARS)
 def test_held_out_questions_are_answered_right(task, model, backend):
-    asked = evaluate.questions(task, 200)
+    asked = evaluate.questions(task, 96)
     outcomes = evaluate.evaluate(*model, backend, asked, batch=BATCH, max_tokens=MAX_TOKENS)
     wrong = [(outcome.expected, outcome.answer) for outcome in outcomes if not outcome.right]
     assert len(wrong) <= (1 - evaluate.BARS[task]) * len(asked), wrong
