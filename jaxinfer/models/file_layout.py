@@ -135,6 +135,24 @@ class Int4Layout:
         return parts.reshape(-1, packed4.ROWS, parts.shape[1]).swapaxes(1, 2)
 
 
+@dataclasses.dataclass(frozen=True)
+class Int8Layout:
+    """int8 as pack-quantized stores it: a word of 32 bits holds four of a row's, each as value + 128."""
+
+    def file_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape[0], -(-shape[1] // 4)
+
+    def takes(self, wanted: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+        return shape == wanted
+
+    def touched(self, rows: range, num_file_rows: int) -> range:
+        return rows
+
+    def read(self, source: np.ndarray, rows: range, rest: tuple[slice, ...]) -> np.ndarray:
+        numbers = source[rows.start : rows.stop].view(np.uint8)[(slice(None), *rest)]
+        return (numbers ^ np.uint8(128)).view(np.int8)
+
+
 def _unpacked(words: np.ndarray, axis: int, order: tuple[int, ...]) -> np.ndarray:
     """uint8: eight numbers of each word, along an axis of a matrix.    order: which of the eight lies at each place."""
     bits = words.view(np.uint32)
@@ -147,4 +165,5 @@ def _unpacked(words: np.ndarray, axis: int, order: tuple[int, ...]) -> np.ndarra
     return parts.transpose(1, 2, 0).reshape(rows, columns * IN_A_WORD)
 
 
+type Layout = FileLayout | Int4Layout | Int8Layout
 AS_STORED = FileLayout()

@@ -30,6 +30,20 @@ class Fp8:
 
 
 @dataclasses.dataclass(frozen=True)
+class Int8:
+    """int8 weights.    sharing: which of them share a scale: a row, or all of them.
+
+    packed: whether a word of 32 bits holds four of them.
+    """
+
+    sharing: Literal["channel", "tensor"]
+    packed: bool = False
+
+    def __str__(self) -> str:
+        return f"int8 with a scale per {self.sharing}{' (packed)' if self.packed else ''}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Int4:
     """Weights of 4 bits.    group: columns of a row that share a scale; None: all of them.
 
@@ -45,6 +59,9 @@ class Int4:
         return f"int4 with a scale{zeros} per {f'{self.group} weights' if self.group else 'channel'} ({self.packing})"
 
 
+type Scheme = Fp8 | Int8 | Int4
+
+
 @dataclasses.dataclass(frozen=True)
 class Published:
     """Which matrices a checkpoint stores how.
@@ -57,14 +74,14 @@ class Published:
     module's name must begin with.
     """
 
-    groups: tuple[tuple[tuple[str, ...], Fp8 | Int4], ...]
+    groups: tuple[tuple[tuple[str, ...], Scheme], ...]
     excluded: tuple[str, ...] = ()
     head: bool = False
 
     def __str__(self) -> str:
         return " and ".join(dict.fromkeys(str(scheme) for _, scheme in self.groups))
 
-    def of(self, module: str) -> Fp8 | Int4 | None:
+    def of(self, module: str) -> Scheme | None:
         """How a module's matrix is stored; None as in other checkpoints."""
         if (module == HEAD and not self.head) or any(_names(name, module) for name in self.excluded):
             return None

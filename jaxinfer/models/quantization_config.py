@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxinfer.models.config import CHECK, HFConfig, is_off, is_same, shown
 from jaxinfer.models.module_patterns import MOST_WAYS, ways
-from jaxinfer.models.published import CLASS, PATTERN, Fp8, Int4, Packing, Published, Sharing
+from jaxinfer.models.published import CLASS, PATTERN, Fp8, Int4, Int8, Packing, Published, Scheme, Sharing
 
 KEYS = ("quantization_config", "compression_config")
 ELSE = "take a checkpoint in FP8 (e4m3), AWQ or GPTQ of 4 bits, or the original in bfloat16"
@@ -136,7 +136,7 @@ def _compressed(section: HFConfig) -> Published | None:
     return Published(tuple(found), excluded, head=True)
 
 
-def _group(group: HFConfig, whole: Any) -> tuple[tuple[str, ...], Fp8 | Int4] | None:
+def _group(group: HFConfig, whole: Any) -> tuple[tuple[str, ...], Scheme] | None:
     """A group's modules, and how their weights are stored.    whole: the format of all groups that name none."""
     targets = _names(group, "targets")
     for key in ("input_activations", "output_activations"):
@@ -150,14 +150,18 @@ def _group(group: HFConfig, whole: Any) -> tuple[tuple[str, ...], Fp8 | Int4] | 
     group.finish()
     kind, bits = weights.value("type"), weights.value("num_bits")
     weights.must_be("dynamic", (False,), CHECK)
-    scheme: Fp8 | Int4 | None = None
+    scheme: Scheme | None = None
     if is_same((form, kind, bits), ("float-quantized", "float", 8)):
         scheme = _float(weights)
     elif is_same((form, kind, bits), ("pack-quantized", "int", 4)):
         scheme = _packed(weights)
+    elif is_same((form, kind, bits), ("int-quantized", "int", 8)):
+        scheme = _int8(weights, packed=False)
+    elif is_same((form, kind, bits), ("pack-quantized", "int", 8)):
+        scheme = _int8(weights, packed=True)
     else:
         fact = f"format {shown(form)} of {shown(bits)} bits and type {shown(kind)}"
-        law = "must be those of float-quantized (8 bits, float) or of pack-quantized (4 bits, int)"
+        law = "must be those of float-quantized (8 bits, float), int-quantized (8, int) or pack-quantized (4 or 8, int)"
         group.refuse("weights", f"{law}, they are {fact}", ELSE)
         return None
     weights.finish(frozenset(["observer", "observer_kwargs", "scale_dtype", "zp_dtype"]))
@@ -174,6 +178,18 @@ def _float(weights: HFConfig) -> Fp8 | None:
     for key in ("group_size", "actorder"):
         weights.value(key)
     return Fp8(strategy)
+
+
+def _int8(weights: HFConfig, *, packed: bool) -> Int8 | None:
+    weights.must_be("symmetric", (True,), f"weights with zero points are not supported in int8; {ELSE}")
+    weights.must_be("block_structure", (), ELSE)
+    for key in ("group_size", "actorder"):
+        weights.value(key)
+    strategy = weights.value("strategy")
+    if strategy not in ("channel", "tensor"):
+        weights.refuse("strategy", "must be one of channel, tensor", f"int8 in groups is not supported; {ELSE}")
+        return None
+    return Int8(strategy, packed)
 
 
 def _packed(weights: HFConfig) -> Int4 | None:

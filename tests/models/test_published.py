@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,9 +25,12 @@ from jaxinfer.models.as_published import as_published
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.file_layout import FileLayout
 from jaxinfer.models.parameters import ParamSpec, num_bytes
-from jaxinfer.models.published import Fp8, Int4, Published
+from jaxinfer.models.published import Fp8, Int4, Int8, Published, Scheme
 from jaxinfer.models.registry import dense
+from jaxinfer_kernels import cpu
+from jaxinfer_kernels.linear import cpu as cpu_linear
 from jaxinfer_kernels.linear.quantized import Format, Quantized, quantize
+from jaxinfer_kernels.linear.reference import linear_quantized_reference
 from tests.support.checkpoints import model_config, write_safetensors
 from tests.support.parity import dense_logits
 from tests.support.published import FORMATS, sizes_of, write_plain, write_published
@@ -35,10 +39,14 @@ DEVICE = jax.devices("cpu")[0]
 MODULE = "model.layers.0.self_attn.k_proj"
 
 
-def some_formats(quick: str = "") -> Any:
+OURS = [name for name in FORMATS if name.startswith("int8")]  # which kernels for CPUs read
+OTHERS = [name for name in FORMATS if name not in OURS]
+
+
+def some_formats(quick: str = "", names: Iterable[str] = FORMATS) -> Any:
     """All of them, of which one or none is quick: each compiles much."""
     return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=() if name == quick else pytest.mark.slow) for name in FORMATS]
+        "name", [pytest.param(name, marks=() if name == quick else pytest.mark.slow) for name in names]
     )
 
 
@@ -167,7 +175,7 @@ def test_scales_may_be_powers_of_two_in_eight_bits(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(params.layers.qkv[0].widened("float32"))[128:192], exact)
 
 
-@some_formats(quick="fp8 block")
+@some_formats(quick="fp8 block", names=OTHERS)
 def test_they_are_rounded_again_for_kernels_that_read_no_published_format(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +190,22 @@ def test_they_are_rounded_again_for_kernels_that_read_no_published_format(
     assert rounded["head"] is params.unembed
     assert all(array.is_deleted() for array in jax.tree.leaves(params.layers.qkv)), "no matrix stays twice"
     assert num_bytes(some, "float32") == sum(leaf.nbytes for leaf in jax.tree.leaves(rounded))
+
+
+@some_formats(quick="int8 tensor", names=OURS)
+def test_int8_is_not_rounded_again_and_our_kernels_take_it_as_published(name: str, tmp_path: Path) -> None:
+    wide = write_published(tmp_path, name, num_hidden_layers=1)
+    config, params = load(tmp_path)
+    specs = dense.specs(dataclasses.replace(config, quantization="int8"))
+    assert specs == dense.specs(config)
+    held = rounding.round_again(specs, params, np.dtype("bfloat16"))
+    jax.tree.map(np.testing.assert_array_equal, held, params)
+    matrix, exact, isa = held.layers.qkv[0], fused(wide, 1)[0], cpu.best()
+    assert (np.asarray(matrix.values) == -128).any(), "which rounding here never makes"
+    x = np.random.default_rng(2).normal(size=(3, 128)).astype("bfloat16")
+    found = np.asarray(jax.jit(lambda x, w: cpu_linear.linear(x, w, out_dtype="float32", isa=isa))(x, matrix))
+    np.testing.assert_allclose(found, linear_quantized_reference(x, matrix), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found, x.astype(np.float32) @ exact.T, rtol=0, atol=0.02 * np.abs(exact).max() * 11)
 
 
 @pytest.mark.parametrize("shape", [(1, 64), (64, 1, 1, 1)])
@@ -230,6 +254,17 @@ FAULTS = [
     ("fp8 channel", "weight", ONES[:63].astype(ml_dtypes.float8_e4m3fn), "must have shape [64, 128], got [63, 128]"),
     ("fp8 channel", "weight", ONES, "must be stored as F8_E4M3, got F32"),
     ("fp8 channel", "weight_zero_point", ONES, "is not part of the model in config.json"),
+    ("int8 channel", "weight", ONES, "must be stored as I8, got F32"),
+    ("int8 channel", "weight", ONES[:63].astype(np.int8), "must have shape [64, 128], got [63, 128]"),
+    ("int8 channel", "weight_scale", None, f"missing: '{MODULE}.weight_scale' of shape [64]"),
+    ("int8 channel", "weight_scale", np.ones((64, 2), np.float32), "must have shape [64], got [64, 2]"),
+    ("int8 channel", "weight_scale", np.ones((64, 1), np.int8), "must be stored as F32, BF16, F16, F8_E8M0, got I8"),
+    ("int8 channel", "weight_scale", np.full((64, 1), np.nan, np.float32), "64 of its 64 are not, as nan"),
+    ("int8 tensor", "weight_scale", np.zeros(1, np.float32), "must hold finite numbers above 0, 1 of its 1 are not"),
+    ("int8 channel", "weight_zero_point", np.zeros((64, 1), np.int8), "is not part of the model in config.json"),
+    ("int8 packed", "weight_packed", WORDS, "must have shape [64, 32], got [64, 16]"),
+    ("int8 packed", "weight_packed", ONES[:, :32], "must be stored as I32, got F32"),
+    ("int8 packed", "weight_shape", np.zeros(3, np.int64), "must be a list of 2 of I32 or I64, got [3] of I64"),
     ("int4 group", "weight_packed", WORDS[:, :15], "must have shape [64, 16], got [64, 15]"),
     ("int4 group", "weight_packed", WORDS.astype(np.int64), "must be stored as I32, got I64"),
     ("int4 group", "weight_scale", ONES[:, :3] * np.nan, "must have shape [64, 4], got [64, 3]"),
@@ -330,7 +365,7 @@ ORDERED = ParamSpec(
 )
 
 
-@pytest.mark.parametrize("name", ["fp8 channel", "fp8 tensor"])
+@pytest.mark.parametrize("name", ["fp8 channel", "fp8 tensor", "int8 channel", "int8 tensor"])
 def test_scales_follow_rows_that_a_model_has_in_another_order(name: str, tmp_path: Path) -> None:
     drawn = np.random.default_rng(3)
     plain = {
@@ -344,17 +379,17 @@ def test_scales_follow_rows_that_a_model_has_in_another_order(name: str, tmp_pat
         wide.append(exact.reshape(-1, 4, 256)[:, [0, 2, 1, 3]].reshape(exact.shape))
     write_safetensors(tmp_path / "model.safetensors", tensors)
     checkpoint = SimpleNamespace(weight_files=(tmp_path / "model.safetensors",), weight_map=None)
-    scheme = Fp8("channel" if name == "fp8 channel" else "tensor")
+    scheme = {"fp8": Fp8, "int8": Int8}[name.split()[0]](name.split()[1])
     specs = as_published({"a": ORDERED}, Published(((("Linear",), scheme),)))
     held = load_params(checkpoint, specs, "float32", DEVICE, chunk_bytes=9000)["a"]
     np.testing.assert_array_equal(np.asarray(widened(held)), np.concatenate(wide))
 
 
-@pytest.mark.parametrize("scheme", [Fp8("block"), Int4("awq", 64, True)])
+@pytest.mark.parametrize("scheme", [Fp8("block"), Int4("awq", 64, True), Int8("channel", packed=True)])
 @pytest.mark.parametrize("layout", [FileLayout(order=(1, 0)), FileLayout(transposed=True)])
-def test_other_scales_of_rows_in_another_order_are_refused(scheme: Fp8 | Int4, layout: FileLayout) -> None:
+def test_other_scales_of_rows_in_another_order_are_refused(scheme: Scheme, layout: FileLayout) -> None:
     spec = dataclasses.replace(ORDERED, layout=layout)
-    with pytest.raises(CheckpointError, match="in another order than the file must be fp8") as refused:
+    with pytest.raises(CheckpointError, match="in another order than the file must be fp8 or int8") as refused:
         as_published({"a": spec}, Published(((("Linear",), scheme),)))
     assert "\n  - a\n  - b\n" in str(refused.value)
 

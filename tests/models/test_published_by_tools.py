@@ -14,17 +14,20 @@ from jax.sharding import PartitionSpec
 from jaxinfer.checkpoint.load import load_params
 from jaxinfer.models.as_published import as_published
 from jaxinfer.models.parameters import ParamSpec
-from jaxinfer.models.published import Fp8, Int4, Published
+from jaxinfer.models.published import Fp8, Int4, Int8, Published, Scheme
 from tests.support.checkpoints import write_safetensors
 from tests.support.golden_models import GOLDEN
 
 SPEC = ParamSpec((128, 256), (("a.weight",),), (128,), PartitionSpec(None, None), may="be quantized")
 E4M3, E8M0 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e8m0fnu
 # The scheme, the types of what numpy holds as bits, and the dtype in which the tool dequantizes.
-MADE: dict[str, tuple[Fp8 | Int4, dict[str, Any], str]] = {
+MADE: dict[str, tuple[Scheme, dict[str, Any], str]] = {
     "compressed-tensors fp8 channel": (Fp8("channel"), {"weight": E4M3}, "bfloat16"),
     "compressed-tensors fp8 tensor": (Fp8("tensor"), {"weight": E4M3}, "bfloat16"),
     "compressed-tensors fp8 block": (Fp8("block"), {"weight": E4M3}, "bfloat16"),
+    "compressed-tensors int8 channel": (Int8("channel"), {}, "bfloat16"),
+    "compressed-tensors int8 tensor": (Int8("tensor"), {}, "bfloat16"),
+    "compressed-tensors int8 packed": (Int8("channel", packed=True), {}, "bfloat16"),
     "compressed-tensors int4 group": (Int4("compressed-tensors", 32, False), {}, "bfloat16"),
     "compressed-tensors int4 zeros": (Int4("compressed-tensors", 128, True), {}, "bfloat16"),
     "compressed-tensors int4 channel": (Int4("compressed-tensors", None, False), {}, "bfloat16"),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jaxinfer.errors import CheckpointError, ConfigError
-from jaxinfer.models.published import Fp8, Int4, Published
+from jaxinfer.models.published import Fp8, Int4, Int8, Published, Scheme
 from jaxinfer.models.quantization_config import quantization_words
 from jaxinfer.models.registry import dense
 from tests.support.checkpoints import model_config
@@ -14,6 +14,7 @@ from tests.support.published import AWQ, BLOCKS, GPTQ, SIZES, compressed
 CHANNEL = dict(num_bits=8, type="float", strategy="channel")
 PACKED = compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=64)
 FLOAT = compressed("float-quantized", **CHANNEL)
+INT = compressed("int-quantized", num_bits=8, type="int", strategy="channel")
 Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
 
 
@@ -33,13 +34,16 @@ def read(section: Any, **overrides: Any) -> Published | None:
             compressed("float-quantized", num_bits=8, type="float", strategy="block", block_structure=[128, 128]),
             Fp8("block"),
         ),
+        (INT, Int8("channel")),
+        (compressed("int-quantized", num_bits=8, type="int", strategy="tensor"), Int8("tensor")),
+        (compressed("pack-quantized", num_bits=8, type="int", strategy="channel"), Int8("channel", packed=True)),
         (PACKED, Int4("compressed-tensors", 64, False)),
         (AWQ | {"modules_to_not_convert": None, "backend": "autoawq"}, Int4("awq", 64, True)),
         (GPTQ | {"damp_percent": 0.01, "true_sequential": True}, Int4("gptq", 128, True)),
         (GPTQ | {"checkpoint_format": "gptq_v2", "group_size": -1}, Int4("gptq_v2", None, True)),
     ],
 )
-def test_it_says_how_matrices_are_stored(section: dict[str, Any], scheme: Fp8 | Int4) -> None:
+def test_it_says_how_matrices_are_stored(section: dict[str, Any], scheme: Scheme) -> None:
     published = read(section)
     assert published is not None
     assert published.of(Q) == published.of(DOWN) == scheme
@@ -205,6 +209,13 @@ REFUSED = [
     (FLOAT | {"config_groups": {"a": 1}}, "config_groups.a must be an object"),
     (compressed("float-quantized", num_bits=8, type="float", strategy="group"), "strategy must be one of block"),
     (compressed("float-quantized", **CHANNEL, symmetric=False), "weights with zero points are not supported in fp8"),
+    (compressed("int-quantized", num_bits=8, type="int", strategy="channel", symmetric=False), "zero points .* int8"),
+    (compressed("int-quantized", num_bits=8, type="int", strategy="block"), "strategy must be one of channel, tensor"),
+    (compressed("int-quantized", num_bits=4, type="int", strategy="channel"), "'int-quantized' of 4 bits and type"),
+    (
+        compressed("pack-quantized", num_bits=8, type="int", strategy="group", group_size=128),
+        "strategy must be one of channel, tensor, got 'group'; int8 in groups is not supported",
+    ),
     (AWQ | {"bits": 8}, "bits must be 4, got 8; only 4 bits are supported"),
     (AWQ | {"bits": None}, "bits must be 4, got nothing"),
     (AWQ | {"version": "gemv"}, "version must be 'gemm'"),

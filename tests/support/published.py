@@ -63,6 +63,36 @@ def compressed(form: str, ignore: list[str] | None = None, **weights: Any) -> di
     }
 
 
+def int8(weights: np.ndarray, columns: int, *, packed: bool = False) -> Packed:
+    """columns: those of all rows that share a scale, or of one."""
+    shared = weights.reshape(-1, columns)
+    scales = (np.abs(shared).max(1, keepdims=True) / np.float32(127.5)).astype(ml_dtypes.bfloat16)
+    wide = scales.astype(np.float32)
+    values = np.clip(np.round(shared / wide), -128, 127)
+    exact = (values.astype(np.float32) * wide).reshape(weights.shape)
+    values = values.reshape(weights.shape)
+    if not packed:
+        return {"weight": values.astype(np.int8), "weight_scale": scales}, exact
+    four = np.pad(values + 128, ((0, 0), (0, -weights.shape[1] % 4))).astype(np.uint32)
+    words = sum(four[:, place::4] << np.uint32(8 * place) for place in range(4))
+    shape = np.asarray(weights.shape)
+    return {"weight_packed": words.view(np.int32), "weight_scale": scales, "weight_shape": shape}, exact
+
+
+def _int8_channel(weights: np.ndarray) -> Packed:
+    return int8(weights, weights.shape[1])
+
+
+def _int8_tensor(weights: np.ndarray) -> Packed:
+    tensors, wide = int8(weights, weights.size)
+    static = {"input_scale": np.ones(1, np.float32), "input_zero_point": np.zeros(1, np.int8)}
+    return tensors | static | {"weight_scale": tensors["weight_scale"].reshape(1)}, wide
+
+
+def _int8_packed(weights: np.ndarray) -> Packed:
+    return int8(weights, weights.shape[1], packed=True)
+
+
 def _rounded4(weights: np.ndarray, group: int, *, zeros: bool, dtype: Any) -> tuple[np.ndarray, ...]:
     """(values u8[N, K], scales [N, G], zeros u8[N, G], what they stand for)."""
     rows, columns = weights.shape
@@ -133,6 +163,9 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[np.ndarray], Packed]]] = {
         compressed("float-quantized", num_bits=8, type="float", strategy="channel"),
         _fp8_channel,
     ),
+    "int8 channel": (compressed("int-quantized", num_bits=8, type="int", strategy="channel"), _int8_channel),
+    "int8 tensor": (compressed("int-quantized", num_bits=8, type="int", strategy="tensor"), _int8_tensor),
+    "int8 packed": (compressed("pack-quantized", num_bits=8, type="int", strategy="channel"), _int8_packed),
     "int4 group": (
         compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=32),
         int4_compressed,

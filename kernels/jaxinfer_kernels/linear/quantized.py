@@ -3,7 +3,8 @@
 fp8: float8_e4m3fn [N, K] as checkpoints publish them, and float32 scales [N / R, K / C] rounded up: a block of R x C
   weights has one, a weight is scale * value. Blocks are 128 x 128, or a row with R of 1 and C of K. Members of a fused
   matrix may have fewer rows than blocks have: R then divides them all, and a scale is there several times.
-int8: each row of a matrix has one scale in float32; a weight is scale * value, value -127 .. 127 of int8 [N, K].
+int8: each row of a matrix has one scale in float32; a weight is scale * value of int8 [N, K].
+  What is rounded here has values -127 .. 127, what checkpoints publish -128 too.
 int4: each 32 weights of a row have one scale in bfloat16, [N, K / 32]; a weight is scale * (value - 8), value 0 .. 15.
   A byte of uint8 [N, K / 2] holds two: byte i of a group's 16 its value i in the lower half, and its value 16 + i.
 packed4: as checkpoints of 4 bits are held, in tiles: packed4.py.
