@@ -1,8 +1,8 @@
 """quantization_config of config.json: how a checkpoint that is quantized already stores its matrices.
 
 Sources: transformers' FineGrainedFP8Config (quant_method fp8), AutoFP8, compressed-tensors, whose older name for the
-section is compression_config, AutoAWQ's gemm, and GPTQ as AutoGPTQ, GPTQModel and AutoRound store it. What is not read
-is refused by its name, with what to take instead.
+section is compression_config, AutoAWQ's gemm, GPTQ as AutoGPTQ, GPTQModel and AutoRound store it, and NVIDIA's
+ModelOpt. What is not read is refused by its name, with what to take instead.
 """
 
 import re
@@ -14,6 +14,7 @@ from jaxinfer.models.module_patterns import MOST_WAYS, ways
 from jaxinfer.models.published import CLASS, PATTERN, Fp8, Int4, Int8, Packing, Published, Scheme, Sharing
 
 KEYS = ("quantization_config", "compression_config")
+MODELOPT = "modelopt"
 ELSE = "take a checkpoint in FP8 (e4m3), AWQ or GPTQ of 4 bits, or the original in bfloat16"
 _OTHERS = {
     "bitsandbytes": f"bitsandbytes is not supported; {ELSE}",
@@ -44,6 +45,7 @@ _OF_AUTOROUND = frozenset(
 )
 _OF_4_BITS = _OF_TOOLS | _OF_GPTQMODEL | _OF_AUTOROUND
 _IS_NAME = re.compile(r"[\w.-]+").fullmatch
+_OF_MODELOPT: dict[str, Scheme] = {"FP8": Fp8("tensor")}
 _SHARINGS: tuple[Sharing, ...] = ("block", "channel", "tensor")
 
 
@@ -251,6 +253,41 @@ def _auto_round(section: HFConfig) -> Published | None:
     return Published(((_CLASSES, scheme),), excluded)
 
 
+def _modelopt(section: HFConfig) -> Published | None:
+    """ModelOpt's, which has it under `quantization` in a file of its own, as its older versions left it."""
+    rules = section.section("quantization") or section
+    section.value("producer")
+    for key in ("kv_cache_quant_algo", "kv_cache_scheme"):
+        rules.value(key)
+    algo = rules.value("quant_algo")
+    if algo is None and rules is not section:  # of keys and values alone
+        return None
+    scheme = _OF_MODELOPT.get(algo) if isinstance(algo, str) else None
+    if scheme is None:
+        rules.refuse("quant_algo", f"must be one of {', '.join(_OF_MODELOPT)}", ELSE)
+        return None
+    rules.must_be("group_size", (), ELSE)
+    groups = rules.section("config_groups")
+    for name in () if groups is None else groups.names():
+        if group := groups and groups.section(name):
+            _agrees(group)
+    excluded = (*_wildcards(rules, "exclude_modules"), *_wildcards(rules, "ignore"))
+    for one in {id(section): section, id(rules): rules}.values():
+        one.finish()
+    return Published(((_CLASSES, scheme),), excluded, head=True)
+
+
+def _agrees(group: HFConfig) -> None:
+    """Of ModelOpt's groups there is one, which says again what quant_algo says."""
+    group.must_be("targets", ([CLASS],), ELSE)
+    group.value("input_activations")
+    if weights := group.section("weights"):
+        for key, law in {"num_bits": 8, "type": "float", "dynamic": False, "strategy": "tensor"}.items():
+            weights.must_be(key, (law,), f"quant_algo says otherwise; {CHECK}")
+        weights.finish()
+    group.finish()
+
+
 def _form(section: HFConfig, method: str, forms: tuple[str, ...]) -> Any:
     """How GPTQModel says that it packed: under either of two names, or both."""
     section.must_be("method", (method,), CHECK)
@@ -311,6 +348,13 @@ def _names(section: HFConfig, key: str) -> tuple[str, ...]:
     return _tried(section, key, names)
 
 
+def _wildcards(section: HFConfig, key: str) -> tuple[str, ...]:
+    """A list of names of modules, in which a star stands for any characters."""
+    names = _names(section, key)
+    patterns = [f"{PATTERN}{re.escape(name)}$".replace(r"\*", ".*") if "*" in name else name for name in names]
+    return _tried(section, key, patterns)
+
+
 def _tried(section: HFConfig, key: str, names: list[str]) -> tuple[str, ...]:
     """Names, of which patterns may be tried."""
     for name in names:
@@ -329,4 +373,5 @@ _READERS: dict[str, Callable[[HFConfig], Published | None]] = {
     "awq": _awq,
     "gptq": _gptq,
     "auto-round": _auto_round,
+    MODELOPT: _modelopt,
 }

@@ -4,6 +4,7 @@ Run by hand, in an environment of its own (torch is no dependency of jaxinfer or
 
     python3.12 -m venv /tmp/tools && /tmp/tools/bin/pip install compressed-tensors==0.20.1 transformers==5.24.0
     /tmp/tools/bin/pip install gptqmodel==7.7.0 && /tmp/tools/bin/pip install --no-deps autoawq==0.2.9
+    /tmp/tools/bin/pip install nvidia-modelopt==0.47.0
     PYTHONPATH=. /tmp/tools/bin/python tests/golden/record_quantized.py [NAME ...]
 
 Writes tests/golden/quantized.npz, or in it the forms that are named, whose tools alone are needed then: by tool and
@@ -124,6 +125,14 @@ def gptq(version: int) -> dict[str, torch.Tensor]:
     return {name: getattr(made, name) for name in names} | {"exact": exact}
 
 
+def modelopt_fp8() -> dict[str, torch.Tensor]:
+    from modelopt.torch.quantization.qtensor import FP8QTensor
+
+    made, scale = FP8QTensor.quantize(matrix().float())
+    exact = made.dequantize(torch.float32, scale=scale)
+    return {"weight": made._quantized_data, "weight_scale": scale.float().reshape(()), "exact": exact}
+
+
 def digest(exact: torch.Tensor) -> np.ndarray:
     return np.frombuffer(hashlib.sha256(exact.float().contiguous().numpy().tobytes()).digest(), np.uint8)
 
@@ -156,6 +165,7 @@ FORMS: dict[str, Callable[[], dict[str, torch.Tensor]]] = {
     "autoawq": awq,
     "gptqmodel v1": partial(gptq, 1),
     "gptqmodel v2": partial(gptq, 2),
+    "modelopt fp8": modelopt_fp8,
 }
 
 

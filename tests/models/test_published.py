@@ -15,6 +15,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from jaxinfer.checkpoint import rounding
+from jaxinfer.checkpoint.contents import QUANTIZATION
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.checkpoint.load import load_params, params_bytes
 from jaxinfer.checkpoint.resolve import resolve
@@ -392,6 +393,26 @@ def test_other_scales_of_rows_in_another_order_are_refused(scheme: Scheme, layou
     with pytest.raises(CheckpointError, match="in another order than the file must be fp8 or int8") as refused:
         as_published({"a": spec}, Published(((("Linear",), scheme),)))
     assert "\n  - a\n  - b\n" in str(refused.value)
+
+
+def test_modelopt_s_own_file_says_how_weights_are_stored_where_config_json_does_not(tmp_path: Path) -> None:
+    wide = write_published(tmp_path, "fp8 tensor", quantization_config=None)
+    names = (f"model.layers.0.self_attn.{one}_proj.{one}_scale" for one in "kv")
+    of_cache = dict.fromkeys(names, np.ones((), np.float32))
+    write_safetensors(tmp_path / "model.safetensors", tensors_of(tmp_path) | of_cache)
+    said = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    (tmp_path / QUANTIZATION).write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": said}))
+    config, params = load(tmp_path)
+    assert config.published == Published(((("Linear",), Fp8("tensor")),), ("lm_head",), head=True)
+    np.testing.assert_array_equal(np.asarray(widened(params.layers.down[1])), fused(wide, 2)[-1])
+    without = resolve(str(tmp_path), overrides={"quantization_config": None})
+    assert dense.model(without.config).published is None
+    (tmp_path / QUANTIZATION).write_text("{")
+    with pytest.raises(CheckpointError, match=r"hf_quant_config.json: must be JSON"):
+        load(tmp_path)
+    other = json.loads((tmp_path / "config.json").read_text()) | {"quantization_config": FORMATS["fp8 tensor"][0]}
+    (tmp_path / "config.json").write_text(json.dumps(other))
+    assert load(tmp_path)[0].published.of("lm_head") is None, "config.json holds where it says something"
 
 
 def test_a_mesh_and_too_little_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,12 +184,60 @@ def test_of_several_groups_the_first_that_names_a_module_holds_and_then_the_clas
     assert str(published) == " and ".join(words if order == "ab" else reversed(words))
 
 
+MODELOPT = {
+    "config_groups": {
+        "group_0": {
+            "input_activations": {"dynamic": False, "num_bits": 8, "type": "float"},
+            "weights": {"dynamic": False, "num_bits": 8, "type": "float"},
+            "targets": ["Linear"],
+        }
+    },
+    "ignore": ["lm_head", "model.layers.1.mlp*"],
+    "quant_algo": "FP8",
+    "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
+    "producer": {"name": "modelopt", "version": "0.47.0"},
+    "quant_method": "modelopt",
+}
+"""As ModelOpt writes it into config.json."""
+OF_FILE = {
+    "quant_method": "modelopt",
+    "producer": {"name": "modelopt", "version": "0.19.0"},
+    "quantization": {
+        "quant_algo": "FP8",
+        "kv_cache_quant_algo": "FP8",
+        "exclude_modules": ["lm_head", "*.1.mlp.down_proj"],
+    },
+}
+"""As read_config makes of ModelOpt's own file."""
+
+
+@pytest.mark.parametrize("section", [MODELOPT, OF_FILE])
+def test_modelopt_says_it_in_either_form_with_wildcards(section: dict[str, Any]) -> None:
+    published = read(section)
+    assert published is not None
+    assert published.of(Q) == Fp8("tensor")
+    assert published.of(DOWN) is published.of("lm_head") is None
+    assert published.of("model.layers.11.mlp.down_proj") == Fp8("tensor")
+    assert quantization_words({"quantization_config": section}) == "fp8 with a scale per tensor"
+
+
+def test_a_wildcard_is_no_pattern_of_other_characters() -> None:
+    published = read(MODELOPT | {"ignore": ["model*q.proj", "model.layers.1.*proj"]})
+    assert published.of(Q) == Fp8("tensor"), "a point is a point"
+    assert published.of(DOWN) is None
+    assert published.of("lm_head") == Fp8("tensor")
+
+
+def test_modelopt_may_quantize_keys_and_values_alone() -> None:
+    assert read(OF_FILE | {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}) is None
+
+
 REFUSED = [
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes is not supported; take a checkpoint in FP8"),
     ({"quant_method": "gguf"}, "GGUF is not supported; take a checkpoint in FP8"),
     (
         {"quant_method": "hqq"},
-        "quant_method must be one of fp8, compressed-tensors, awq, gptq, auto-round, got 'hqq'; take",
+        "quant_method must be one of fp8, compressed-tensors, awq, gptq, auto-round, modelopt, got 'hqq'; take",
     ),
     ({"quant_method": ["fp8"]}, "quant_method must be one of fp8"),
     ({"bits": 4}, "quant_method must be one of fp8.* got nothing"),
@@ -260,6 +308,19 @@ REFUSED = [
         "columns in another order are not supported",
     ),
     (compressed("pack-quantized", num_bits=3, type="int", strategy="group"), "of 3 bits and type 'int'"),
+    (MODELOPT | {"quant_algo": "W4A8_AWQ"}, "quantization_config.quant_algo must be one of FP8, got 'W4A8_AWQ'; take"),
+    (MODELOPT | {"quant_algo": ["FP8"]}, "quant_algo must be one of FP8"),
+    (MODELOPT | {"quant_algo": None}, "quant_algo must be one of FP8, got nothing"),
+    (MODELOPT | {"group_size": 16}, "group_size must be absent, got 16"),
+    (MODELOPT | {"ignore": ["*" * 5]}, "must have patterns that may be tried in at most"),
+    (MODELOPT | {"quantized_layers": {"a": {}}}, "quantized_layers is not a key"),
+    (MODELOPT | {"config_groups": {"a": {"targets": ["Embedding"]}}}, r"targets must be \['Linear'\], got"),
+    (
+        MODELOPT | {"config_groups": {"a": {"weights": {"num_bits": 4}}}},
+        "weights.num_bits must be 8, got 4; quant_algo says otherwise",
+    ),
+    (OF_FILE | {"quantization": {"quant_algo": "MIXED_PRECISION"}}, "quantization.quant_algo must be one of FP8, got"),
+    (OF_FILE | {"quantization": {"quant_algo": "FP8", "pre_quant_scale": True}}, "pre_quant_scale is not a key"),
 ]
 
 
