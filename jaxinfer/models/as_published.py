@@ -16,7 +16,7 @@ from jaxinfer.errors import CheckpointError
 from jaxinfer.models.config import clipped
 from jaxinfer.models.file_layout import AS_STORED, FileLayout, Int4Layout, Int8Layout, Part
 from jaxinfer.models.parameters import FLOATS, Beside, ParamSpec
-from jaxinfer.models.published import HEAD, Fp8, Int4, Int8, Published, Scheme
+from jaxinfer.models.published import HEAD, Fp4, Fp8, Int4, Int8, Published, Scheme
 from jaxinfer_kernels.linear import packed4
 from jaxinfer_kernels.linear.quantized import Format, Quantized
 
@@ -27,7 +27,7 @@ _INT4_NAMES: tuple[dict[Part, str], ...] = (
     {"values": "weight_packed", "scales": "weight_scale", "zeros": "weight_zero_point"},
     {"values": "qweight", "scales": "scales", "zeros": "qzeros"},
 )
-_SPREAD4, _SPREAD8 = 4.6, 73.9  # standard deviations of -8 .. 7 and of -128 .. 127
+_SPREAD4, _SPREAD8, _SPREAD_FP4 = 4.6, 73.9, 2.93  # standard deviations of all that values stand for, before scales
 
 
 def as_published(specs: Any, published: Published, rounded: Format | None = None) -> Any:
@@ -55,8 +55,8 @@ def as_published(specs: Any, published: Published, rounded: Format | None = None
         if not has_order(spec, schemes[0]):
             moved.extend(modules)
             return spec
-        if isinstance(schemes[0], Int4):
-            faults.extend(int4_faults(spec, schemes[0]))
+        if isinstance(schemes[0], Int4 | Fp4):
+            faults.extend(tile_faults(spec, schemes[0]))
         if faults:
             return spec
         held = quantized(spec, schemes[0])
@@ -65,8 +65,8 @@ def as_published(specs: Any, published: Published, rounded: Format | None = None
     tree = jax.tree.map(of, specs)
     _refuse(
         faults,
-        "matrices in int4 must have rows in multiples of 64, columns in multiples of 128, and whole groups of 32, 64, "
-        "128 or all columns",
+        "matrices of 4 bits must have rows in multiples of 64, columns in multiples of 128, and whole groups of 32, "
+        "64, 128 or all columns",
         "take a checkpoint in FP8, or the original in bfloat16",
     )
     _refuse(
@@ -104,6 +104,8 @@ def quantized(spec: ParamSpec, scheme: Scheme) -> Quantized:
     """A matrix that is stored so, as its parts."""
     if isinstance(scheme, Int4):
         return int4(spec, scheme)
+    if isinstance(scheme, Fp4):
+        return fp4(spec, scheme)
     return int8(spec, scheme) if isinstance(scheme, Int8) else fp8(spec, scheme)
 
 
@@ -166,10 +168,10 @@ def _weight_shape(spec: ParamSpec) -> Beside:
     return Beside(_renamed(spec, "weight_shape"), lengths=(2,) * len(spec.rows), types=("I32", "I64"))
 
 
-def int4_faults(spec: ParamSpec, scheme: Int4) -> list[str]:
+def tile_faults(spec: ParamSpec, scheme: Int4 | Fp4) -> list[str]:
     """What keeps a matrix from being held in tiles."""
     columns = spec.shape[1]
-    group = scheme.group or columns
+    group = 16 if isinstance(scheme, Fp4) else scheme.group or columns
     return [
         f"{name.removesuffix(WEIGHT)} has {rows} rows and {columns} columns in groups of {group}"
         for name, rows in zip(spec.sources[0], spec.rows, strict=True)
@@ -209,6 +211,56 @@ def int4(spec: ParamSpec, scheme: Int4) -> Quantized:
     has_zeros = scheme.zeros or scheme.packing.startswith("gptq")
     zeros = part("zeros", groups, packed4.ROWS, "uint8", ("I32",), init=float(packed4.ZERO)) if has_zeros else None
     return Quantized(values, scales, Format.PACKED4, zeros=zeros)
+
+
+def fp4(spec: ParamSpec, scheme: Fp4) -> Quantized:
+    """A matrix of NVFP4, in tiles of 64 rows."""
+    columns, tiles = spec.shape[1], tuple(rows // packed4.ROWS for rows in spec.rows)
+    divides = scheme.tool == "compressed-tensors"
+    values, whole, of_inputs = (
+        ("weight_packed", "weight_global_scale", "input_global_scale")
+        if divides
+        else ("weight", "weight_scale_2", "input_scale")
+    )
+    ordinary = 1 / (_SPREAD_FP4 * columns**0.5)
+    of_tiles = PartitionSpec(None, None, None)
+    return Quantized(
+        ParamSpec(
+            (sum(tiles), columns // 16, packed4.COLUMNS),
+            _renamed(spec, values),
+            tiles,
+            of_tiles,
+            init="bits",
+            dtype="int32",
+            layout=Int4Layout("fp4", "values"),
+            types=("U8",),
+            beside=(Beside(_renamed(spec, of_inputs)),),
+        ),
+        ParamSpec(
+            (sum(tiles), columns // 16, packed4.ROWS),
+            _renamed(spec, "weight_scale"),
+            tiles,
+            of_tiles,
+            init="ones",
+            dtype="float8_e4m3fn",
+            layout=Int4Layout("fp4", "scales"),
+            types=("F8_E4M3",),
+            scale="above 0",
+        ),
+        Format.FP4,
+        of_rows=ParamSpec(
+            (spec.shape[0],),
+            _renamed(spec, whole),
+            spec.rows,
+            PartitionSpec(None),
+            init=1 / ordinary if divides else ordinary,
+            dtype="float32",
+            layout=FileLayout(shared=max(spec.rows), ones_may_be_left_out=True),
+            types=("F32",),
+            scale="above 0",
+        ),
+        divides=divides,
+    )
 
 
 def _renamed(spec: ParamSpec, last: str) -> tuple[tuple[str, ...], ...]:

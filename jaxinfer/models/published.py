@@ -11,7 +11,7 @@ HEAD = "lm_head"
 CLASS = "Linear"
 PATTERN = "re:"  # before a pattern of names
 
-Packing = Literal["compressed-tensors", "awq", "gptq", "gptq_v2"]
+Packing = Literal["compressed-tensors", "awq", "gptq", "gptq_v2", "fp4"]
 Sharing = Literal["block", "channel", "tensor"]
 
 
@@ -59,7 +59,20 @@ class Int4:
         return f"int4 with a scale{zeros} per {f'{self.group} weights' if self.group else 'channel'} ({self.packing})"
 
 
-type Scheme = Fp8 | Int8 | Int4
+@dataclasses.dataclass(frozen=True)
+class Fp4:
+    """NVFP4: weights of e2m1, a scale in e4m3 per 16 of a row, and one in float32 for all of them.
+
+    tool: whose names tensors have. With ModelOpt's the last scale multiplies the others, with the other's it divides.
+    """
+
+    tool: Literal["modelopt", "compressed-tensors"]
+
+    def __str__(self) -> str:
+        return f"nvfp4 ({self.tool})"
+
+
+type Scheme = Fp8 | Int8 | Int4 | Fp4
 
 
 @dataclasses.dataclass(frozen=True)

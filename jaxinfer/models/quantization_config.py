@@ -6,12 +6,12 @@ ModelOpt. What is not read is refused by its name, with what to take instead.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxinfer.models.config import CHECK, HFConfig, is_off, is_same, shown
 from jaxinfer.models.module_patterns import MOST_WAYS, ways
-from jaxinfer.models.published import CLASS, PATTERN, Fp8, Int4, Int8, Packing, Published, Scheme, Sharing
+from jaxinfer.models.published import CLASS, PATTERN, Fp4, Fp8, Int4, Int8, Packing, Published, Scheme, Sharing
 
 KEYS = ("quantization_config", "compression_config")
 MODELOPT = "modelopt"
@@ -45,7 +45,7 @@ _OF_AUTOROUND = frozenset(
 )
 _OF_4_BITS = _OF_TOOLS | _OF_GPTQMODEL | _OF_AUTOROUND
 _IS_NAME = re.compile(r"[\w.-]+").fullmatch
-_OF_MODELOPT: dict[str, Scheme] = {"FP8": Fp8("tensor")}
+_OF_MODELOPT: dict[str, Scheme] = {"FP8": Fp8("tensor"), "NVFP4": Fp4("modelopt")}
 _SHARINGS: tuple[Sharing, ...] = ("block", "channel", "tensor")
 
 
@@ -161,9 +161,14 @@ def _group(group: HFConfig, whole: Any) -> tuple[tuple[str, ...], Scheme] | None
         scheme = _int8(weights, packed=False)
     elif is_same((form, kind, bits), ("pack-quantized", "int", 8)):
         scheme = _int8(weights, packed=True)
+    elif is_same((form, kind, bits), ("nvfp4-pack-quantized", "float", 4)):
+        scheme = _nvfp4(weights)
     else:
         fact = f"format {shown(form)} of {shown(bits)} bits and type {shown(kind)}"
-        law = "must be those of float-quantized (8 bits, float), int-quantized (8, int) or pack-quantized (4 or 8, int)"
+        law = (
+            "must be those of float-quantized (8 bits, float), int-quantized (8, int), pack-quantized (4 or 8, int) or "
+            "nvfp4-pack-quantized (4, float)"
+        )
         group.refuse("weights", f"{law}, they are {fact}", ELSE)
         return None
     weights.finish(frozenset(["observer", "observer_kwargs", "scale_dtype", "zp_dtype"]))
@@ -192,6 +197,15 @@ def _int8(weights: HFConfig, *, packed: bool) -> Int8 | None:
         weights.refuse("strategy", "must be one of channel, tensor", f"int8 in groups is not supported; {ELSE}")
         return None
     return Int8(strategy, packed)
+
+
+def _nvfp4(weights: HFConfig) -> Fp4:
+    laws = dict(symmetric=True, strategy="tensor_group", group_size=16)
+    for key, law in laws.items():
+        weights.must_be(key, (law,), ELSE)
+    for key in ("block_structure", "actorder"):
+        weights.must_be(key, (), ELSE)
+    return Fp4("compressed-tensors")
 
 
 def _packed(weights: HFConfig) -> Int4 | None:
@@ -266,23 +280,26 @@ def _modelopt(section: HFConfig) -> Published | None:
     if scheme is None:
         rules.refuse("quant_algo", f"must be one of {', '.join(_OF_MODELOPT)}", ELSE)
         return None
-    rules.must_be("group_size", (), ELSE)
+    laws = {"num_bits": 8, "type": "float", "dynamic": False, "strategy": "tensor"}
+    if isinstance(scheme, Fp4):
+        laws |= {"num_bits": 4, "group_size": 16, "strategy": "tensor_group"}
+    rules.must_be("group_size", (laws["group_size"],) if "group_size" in laws else (), ELSE)
     groups = rules.section("config_groups")
     for name in () if groups is None else groups.names():
         if group := groups and groups.section(name):
-            _agrees(group)
+            _agrees(group, laws)
     excluded = (*_wildcards(rules, "exclude_modules"), *_wildcards(rules, "ignore"))
     for one in {id(section): section, id(rules): rules}.values():
         one.finish()
     return Published(((_CLASSES, scheme),), excluded, head=True)
 
 
-def _agrees(group: HFConfig) -> None:
+def _agrees(group: HFConfig, laws: Mapping[str, Any]) -> None:
     """Of ModelOpt's groups there is one, which says again what quant_algo says."""
     group.must_be("targets", ([CLASS],), ELSE)
     group.value("input_activations")
     if weights := group.section("weights"):
-        for key, law in {"num_bits": 8, "type": "float", "dynamic": False, "strategy": "tensor"}.items():
+        for key, law in laws.items():
             weights.must_be(key, (law,), f"quant_algo says otherwise; {CHECK}")
         weights.finish()
     group.finish()

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from compressed_tensors.compressors.base import BaseCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
-from compressed_tensors.quantization.utils import calculate_qparams
+from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
 ROWS, COLUMNS = 128, 256
 
@@ -56,8 +56,11 @@ def compressed(form: str, **arguments: Any) -> dict[str, torch.Tensor]:
     args = QuantizationArgs(**arguments)
     scheme = QuantizationScheme(targets=["Linear"], weights=args, format=form)
     weights = matrix()
-    scale, zero = calculate_qparams(*extremes(weights, args), args)
-    state = {"weight": weights, "weight_scale": scale.to(torch.bfloat16), "weight_zero_point": zero}
+    of_all = generate_gparam(weights.amin(), weights.amax()) if args.strategy == "tensor_group" else None
+    scale, zero = calculate_qparams(*extremes(weights, args), args, of_all)
+    scale = scale.to(torch.bfloat16) if of_all is None else scale
+    state = {"weight": weights, "weight_scale": scale, "weight_zero_point": zero}
+    state |= {} if of_all is None else {"weight_global_scale": of_all}
     tool = BaseCompressor.get_value_from_registry(form)
     stored = tool.compress(state, scheme)
     return stored | {"exact": tool.decompress(dict(stored), scheme)["weight"]}
@@ -133,6 +136,14 @@ def modelopt_fp8() -> dict[str, torch.Tensor]:
     return {"weight": made._quantized_data, "weight_scale": scale.float().reshape(()), "exact": exact}
 
 
+def modelopt_nvfp4() -> dict[str, torch.Tensor]:
+    from modelopt.torch.quantization.qtensor import NVFP4QTensor
+
+    made, scale, of_all = NVFP4QTensor.quantize(matrix().float(), 16)
+    exact = made.dequantize(torch.float32, scale=scale, double_scale=of_all, block_sizes={-1: 16})
+    return {"weight": made._quantized_data, "weight_scale": scale, "weight_scale_2": of_all, "exact": exact}
+
+
 def digest(exact: torch.Tensor) -> np.ndarray:
     return np.frombuffer(hashlib.sha256(exact.float().contiguous().numpy().tobytes()).digest(), np.uint8)
 
@@ -166,6 +177,16 @@ FORMS: dict[str, Callable[[], dict[str, torch.Tensor]]] = {
     "gptqmodel v1": partial(gptq, 1),
     "gptqmodel v2": partial(gptq, 2),
     "modelopt fp8": modelopt_fp8,
+    "modelopt nvfp4": modelopt_nvfp4,
+    "compressed-tensors nvfp4": partial(
+        compressed,
+        "nvfp4-pack-quantized",
+        num_bits=4,
+        type="float",
+        strategy="tensor_group",
+        group_size=16,
+        scale_dtype=torch.float8_e4m3fn,
+    ),
 }
 
 

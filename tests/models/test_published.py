@@ -34,7 +34,7 @@ from jaxinfer_kernels.linear.quantized import Format, Quantized, quantize
 from jaxinfer_kernels.linear.reference import linear_quantized_reference
 from tests.support.checkpoints import model_config, write_safetensors
 from tests.support.parity import dense_logits
-from tests.support.published import FORMATS, sizes_of, write_plain, write_published
+from tests.support.published import E4M3, FORMATS, sizes_of, write_plain, write_published
 
 DEVICE = jax.devices("cpu")[0]
 MODULE = "model.layers.0.self_attn.k_proj"
@@ -242,6 +242,7 @@ def scales(*values: float) -> np.ndarray:
 
 ONES = np.ones((64, 128), np.float32)
 WORDS = np.zeros((64, 16), np.int32)
+BYTES = np.zeros((64, 64), np.uint8)
 INDEX = np.arange(128, dtype=np.int32) // 128
 FAULTS = [
     ("fp8 block", "weight_scale_inv", None, f"missing: '{MODULE}.weight_scale_inv' of shape [1, 1]"),
@@ -275,6 +276,17 @@ FAULTS = [
     ("int4 group", "weight_zero_point", WORDS[:8, :4], "is not part of the model in config.json"),
     ("int4 zeros", "weight_zero_point", None, f"missing: '{MODULE}.weight_zero_point' of shape [8, 2]"),
     ("int4 zeros", "weight_zero_point", WORDS[:7, :2], "must have shape [8, 2], got [7, 2]"),
+    ("nvfp4 modelopt", "weight", BYTES[:, :63], "must have shape [64, 64], got [64, 63]"),
+    ("nvfp4 modelopt", "weight", WORDS, "must be stored as U8, got I32"),
+    ("nvfp4 modelopt", "weight_scale", None, f"missing: '{MODULE}.weight_scale' of shape [64, 8]"),
+    ("nvfp4 modelopt", "weight_scale", ONES[:, :8], "must be stored as F8_E4M3, got F32"),
+    ("nvfp4 modelopt", "weight_scale", BYTES[:, :8].view(E4M3), "must hold finite numbers above 0, 512 of its 512"),
+    ("nvfp4 modelopt", "weight_scale", (BYTES[:, :8] + 127).view(E4M3), "512 of its 512 are not, as nan"),
+    ("nvfp4 modelopt", "weight_scale_2", np.asarray(np.nan, np.float32), "1 of its 1 are not, as nan"),
+    ("nvfp4 modelopt", "weight_scale_2", np.ones(2, np.float32), "must have shape [1], got [2]"),
+    ("nvfp4 modelopt", "weight_global_scale", np.ones(1, np.float32), "is not part of the model in config.json"),
+    ("nvfp4 compressed", "weight_global_scale", None, f"missing: '{MODULE}.weight_global_scale' of shape [1]"),
+    ("nvfp4 compressed", "weight_global_scale", np.zeros(1, np.float32), "1 of its 1 are not, as 0.0"),
     ("awq", "qzeros", None, f"missing: '{MODULE}.qzeros' of shape [2, 8]"),
     ("awq", "qweight", WORDS, "must have shape [128, 8], got [64, 16]"),
     ("gptq", "qweight", WORDS, "must have shape [16, 64], got [64, 16]"),
@@ -345,6 +357,10 @@ def test_a_config_that_is_silent_about_quantized_tensors_is_refused(tmp_path: Pa
     [
         ({"intermediate_size": 192}, "model.layers.0.mlp.down_proj has 128 rows and 192 columns in groups of 64"),
         ({"head_dim": 16}, f"{MODULE} has 32 rows and 128 columns in groups of 64"),
+        (
+            {"intermediate_size": 192, "quantization_config": FORMATS["nvfp4 modelopt"][0]},
+            "model.layers.0.mlp.down_proj has 128 rows and 192 columns in groups of 16",
+        ),
     ],
 )
 def test_shapes_that_tiles_do_not_have_are_refused(sizes: dict[str, Any], words: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jaxinfer.errors import CheckpointError, ConfigError
-from jaxinfer.models.published import Fp8, Int4, Int8, Published, Scheme
+from jaxinfer.models.published import Fp4, Fp8, Int4, Int8, Published, Scheme
 from jaxinfer.models.quantization_config import quantization_words
 from jaxinfer.models.registry import dense
 from tests.support.checkpoints import model_config
@@ -14,6 +14,7 @@ from tests.support.published import AWQ, BLOCKS, GPTQ, SIZES, compressed
 CHANNEL = dict(num_bits=8, type="float", strategy="channel")
 PACKED = compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=64)
 FLOAT = compressed("float-quantized", **CHANNEL)
+NVFP4 = compressed("nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16)
 INT = compressed("int-quantized", num_bits=8, type="int", strategy="channel")
 Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
 
@@ -38,6 +39,8 @@ def read(section: Any, **overrides: Any) -> Published | None:
         (compressed("int-quantized", num_bits=8, type="int", strategy="tensor"), Int8("tensor")),
         (compressed("pack-quantized", num_bits=8, type="int", strategy="channel"), Int8("channel", packed=True)),
         (PACKED, Int4("compressed-tensors", 64, False)),
+        (NVFP4, Fp4("compressed-tensors")),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": ["lm_head"]}, Fp4("modelopt")),
         (AWQ | {"modules_to_not_convert": None, "backend": "autoawq"}, Int4("awq", 64, True)),
         (GPTQ | {"damp_percent": 0.01, "true_sequential": True}, Int4("gptq", 128, True)),
         (GPTQ | {"checkpoint_format": "gptq_v2", "group_size": -1}, Int4("gptq_v2", None, True)),
@@ -308,10 +311,20 @@ REFUSED = [
         "columns in another order are not supported",
     ),
     (compressed("pack-quantized", num_bits=3, type="int", strategy="group"), "of 3 bits and type 'int'"),
-    (MODELOPT | {"quant_algo": "W4A8_AWQ"}, "quantization_config.quant_algo must be one of FP8, got 'W4A8_AWQ'; take"),
+    (MODELOPT | {"quant_algo": "W4A8_AWQ"}, "quant_algo must be one of FP8, NVFP4, got 'W4A8_AWQ'; take"),
     (MODELOPT | {"quant_algo": ["FP8"]}, "quant_algo must be one of FP8"),
-    (MODELOPT | {"quant_algo": None}, "quant_algo must be one of FP8, got nothing"),
+    (MODELOPT | {"quant_algo": None}, "quant_algo must be one of FP8, NVFP4, got nothing"),
     (MODELOPT | {"group_size": 16}, "group_size must be absent, got 16"),
+    (MODELOPT | {"quant_algo": "NVFP4"}, "weights.num_bits must be 4, got 8; quant_algo says otherwise"),
+    (MODELOPT | {"quant_algo": "NVFP4", "config_groups": None, "group_size": 32}, "group_size must be 16, got 32"),
+    (
+        compressed("nvfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32),
+        "strategy must be 'tensor_group', got 'group'",
+    ),
+    (
+        compressed("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32),
+        "format 'mxfp4-pack-quantized' of 4 bits and type 'float'",
+    ),
     (MODELOPT | {"ignore": ["*" * 5]}, "must have patterns that may be tried in at most"),
     (MODELOPT | {"quantized_layers": {"a": {}}}, "quantized_layers is not a key"),
     (MODELOPT | {"config_groups": {"a": {"targets": ["Embedding"]}}}, r"targets must be \['Linear'\], got"),
@@ -319,7 +332,7 @@ REFUSED = [
         MODELOPT | {"config_groups": {"a": {"weights": {"num_bits": 4}}}},
         "weights.num_bits must be 8, got 4; quant_algo says otherwise",
     ),
-    (OF_FILE | {"quantization": {"quant_algo": "MIXED_PRECISION"}}, "quantization.quant_algo must be one of FP8, got"),
+    (OF_FILE | {"quantization": {"quant_algo": "MIXED_PRECISION"}}, "tion.quant_algo must be one of FP8, NVFP4"),
     (OF_FILE | {"quantization": {"quant_algo": "FP8", "pre_quant_scale": True}}, "pre_quant_scale is not a key"),
 ]
 

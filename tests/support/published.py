@@ -122,6 +122,31 @@ def int4_compressed(weights: np.ndarray, group: int = 32, *, zeros: bool = False
     return tensors | ({"weight_zero_point": words(zero, 0)} if zeros else {}), wide
 
 
+E2M1 = np.asarray([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+
+
+def nvfp4(weights: np.ndarray, *, divides: bool = False) -> Packed:
+    """divides: the scale of all, by which those of groups are divided, as compressed-tensors has it."""
+    groups = weights.reshape(len(weights), -1, 16)
+    most = np.abs(groups).max(-1)
+    of_all = most.max() / np.float32(6) / MOST
+    of_all = np.float32(1) / of_all if divides else of_all
+    scales = np.maximum(most / 6 * of_all if divides else most / 6 / of_all, 2.0**-9).astype(E4M3)
+    wide = scales.astype(np.float32) / of_all if divides else scales.astype(np.float32) * of_all
+    sizes = np.abs(np.abs(groups / wide[..., None])[..., None] - E2M1).argmin(-1)
+    exact = (np.where(groups < 0, -E2M1[sizes], E2M1[sizes]) * wide[..., None]).reshape(weights.shape)
+    codes = (sizes | np.where(groups < 0, 8, 0)).astype(np.uint8).reshape(weights.shape)
+    packed = codes[:, 0::2] | codes[:, 1::2] << 4
+    if divides:
+        return {"weight_packed": packed, "weight_scale": scales, "weight_global_scale": of_all.reshape(1)}, exact
+    static = {"input_scale": np.ones((), np.float32)}
+    return {"weight": packed, "weight_scale": scales, "weight_scale_2": of_all.reshape(())} | static, exact
+
+
+def _nvfp4_divided(weights: np.ndarray) -> Packed:
+    return nvfp4(weights, divides=True)
+
+
 def _int4_channel(weights: np.ndarray) -> Packed:
     return int4_compressed(weights, weights.shape[1])
 
@@ -179,6 +204,13 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[np.ndarray], Packed]]] = {
     "gptq": (GPTQ, _gptq),
     "gptq v2": (GPTQ | {"checkpoint_format": "gptq_v2"}, _gptq_v2),
 }
+FORMATS |= {
+    "nvfp4 modelopt": ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}, nvfp4),
+    "nvfp4 compressed": (
+        compressed("nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16),
+        _nvfp4_divided,
+    ),
+}
 SIZES: dict[str, Any] = dict(hidden_size=128, intermediate_size=192, head_dim=32, tie_word_embeddings=False)
 """Of the models here: a fused product of 128 + 64 + 64 rows, blocks that are not full, and several of them."""
 OF_INT4 = {"intermediate_size": 256}  # tiles of 4 bits are full
@@ -187,7 +219,8 @@ OF_TOOLS: dict[str, Any] = OF_INT4 | {"torch_dtype": "float16"}  # AWQ and GPTQ 
 
 def sizes_of(name: str) -> dict[str, Any]:
     """Of config.json, of a model in one of FORMATS."""
-    return SIZES | (OF_TOOLS if name.startswith(("awq", "gptq")) else OF_INT4 if name.startswith("int4") else {})
+    in_tiles = OF_INT4 if name.startswith(("int4", "nvfp4")) else {}
+    return SIZES | (OF_TOOLS if name.startswith(("awq", "gptq")) else in_tiles)
 
 
 def write_published(
