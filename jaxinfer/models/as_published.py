@@ -171,7 +171,7 @@ def _weight_shape(spec: ParamSpec) -> Beside:
 def tile_faults(spec: ParamSpec, scheme: Int4 | Fp4) -> list[str]:
     """What keeps a matrix from being held in tiles."""
     columns = spec.shape[1]
-    group = 16 if isinstance(scheme, Fp4) else scheme.group or columns
+    group = scheme.group or columns
     return [
         f"{name.removesuffix(WEIGHT)} has {rows} rows and {columns} columns in groups of {group}"
         for name, rows in zip(spec.sources[0], spec.rows, strict=True)
@@ -214,7 +214,7 @@ def int4(spec: ParamSpec, scheme: Int4) -> Quantized:
 
 
 def fp4(spec: ParamSpec, scheme: Fp4) -> Quantized:
-    """A matrix of NVFP4, in tiles of 64 rows."""
+    """A matrix of NVFP4 or MXFP4, in tiles of 64 rows."""
     columns, tiles = spec.shape[1], tuple(rows // packed4.ROWS for rows in spec.rows)
     divides = scheme.tool == "compressed-tensors"
     values, whole, of_inputs = (
@@ -237,18 +237,20 @@ def fp4(spec: ParamSpec, scheme: Fp4) -> Quantized:
             beside=(Beside(_renamed(spec, of_inputs)),),
         ),
         ParamSpec(
-            (sum(tiles), columns // 16, packed4.ROWS),
+            (sum(tiles), columns // scheme.group, packed4.ROWS),
             _renamed(spec, "weight_scale"),
             tiles,
             of_tiles,
-            init="ones",
-            dtype="float8_e4m3fn",
+            init=ordinary if scheme.mx else "ones",
+            dtype="float8_e8m0fnu" if scheme.mx else "float8_e4m3fn",
             layout=Int4Layout("fp4", "scales"),
-            types=("F8_E4M3",),
-            scale="above 0",
+            types=("U8",) if scheme.mx else ("F8_E4M3",),
+            scale="below 255" if scheme.mx else "above 0",
         ),
         Format.FP4,
-        of_rows=ParamSpec(
+        of_rows=None
+        if scheme.mx
+        else ParamSpec(
             (spec.shape[0],),
             _renamed(spec, whole),
             spec.rows,

@@ -122,6 +122,7 @@ class Int4Layout:
         wanted = slice(rows.start * of_tile, rows.stop * of_tile)
         held = source[:, wanted] if self._is_across else source[wanted]
         if self.part == "scales":
+            held = held.view("float8_e8m0fnu") if held.dtype == np.uint8 else held  # exponents, of MXFP4
             return self._by_tile(held.T if self._is_across else held)
         if self.part == "zeros" and self.packing == "gptq":
             held = held.view(np.uint32) + _ONES

@@ -64,12 +64,19 @@ class Fp4:
     """NVFP4: weights of e2m1, a scale in e4m3 per 16 of a row, and one in float32 for all of them.
 
     tool: whose names tensors have. With ModelOpt's the last scale multiplies the others, with the other's it divides.
+    mx: MXFP4 instead, which has a power of 2 per 32 of a row alone.
     """
 
     tool: Literal["modelopt", "compressed-tensors"]
+    mx: bool = False
+
+    @property
+    def group(self) -> int:
+        """Columns that share a scale."""
+        return 32 if self.mx else 16
 
     def __str__(self) -> str:
-        return f"nvfp4 ({self.tool})"
+        return f"{'mxfp4' if self.mx else 'nvfp4'} ({self.tool})"
 
 
 type Scheme = Fp8 | Int8 | Int4 | Fp4

@@ -162,12 +162,14 @@ def _group(group: HFConfig, whole: Any) -> tuple[tuple[str, ...], Scheme] | None
     elif is_same((form, kind, bits), ("pack-quantized", "int", 8)):
         scheme = _int8(weights, packed=True)
     elif is_same((form, kind, bits), ("nvfp4-pack-quantized", "float", 4)):
-        scheme = _nvfp4(weights)
+        scheme = _fp4(weights, Fp4("compressed-tensors"), "tensor_group")
+    elif is_same((form, kind, bits), ("mxfp4-pack-quantized", "float", 4)):
+        scheme = _fp4(weights, Fp4("compressed-tensors", mx=True), "group")
     else:
         fact = f"format {shown(form)} of {shown(bits)} bits and type {shown(kind)}"
         law = (
             "must be those of float-quantized (8 bits, float), int-quantized (8, int), pack-quantized (4 or 8, int) or "
-            "nvfp4-pack-quantized (4, float)"
+            "nvfp4-pack-quantized and mxfp4-pack-quantized (4, float)"
         )
         group.refuse("weights", f"{law}, they are {fact}", ELSE)
         return None
@@ -199,13 +201,13 @@ def _int8(weights: HFConfig, *, packed: bool) -> Int8 | None:
     return Int8(strategy, packed)
 
 
-def _nvfp4(weights: HFConfig) -> Fp4:
-    laws = dict(symmetric=True, strategy="tensor_group", group_size=16)
+def _fp4(weights: HFConfig, scheme: Fp4, strategy: str) -> Fp4:
+    laws = dict(symmetric=True, strategy=strategy, group_size=scheme.group)
     for key, law in laws.items():
         weights.must_be(key, (law,), ELSE)
     for key in ("block_structure", "actorder"):
         weights.must_be(key, (), ELSE)
-    return Fp4("compressed-tensors")
+    return scheme
 
 
 def _packed(weights: HFConfig) -> Int4 | None:
@@ -282,7 +284,7 @@ def _modelopt(section: HFConfig) -> Published | None:
         return None
     laws = {"num_bits": 8, "type": "float", "dynamic": False, "strategy": "tensor"}
     if isinstance(scheme, Fp4):
-        laws |= {"num_bits": 4, "group_size": 16, "strategy": "tensor_group"}
+        laws |= {"num_bits": 4, "group_size": scheme.group, "strategy": "tensor_group"}
     rules.must_be("group_size", (laws["group_size"],) if "group_size" in laws else (), ELSE)
     groups = rules.section("config_groups")
     for name in () if groups is None else groups.names():

@@ -178,6 +178,15 @@ FORMS: dict[str, Callable[[], dict[str, torch.Tensor]]] = {
     "gptqmodel v2": partial(gptq, 2),
     "modelopt fp8": modelopt_fp8,
     "modelopt nvfp4": modelopt_nvfp4,
+    "compressed-tensors mxfp4": partial(
+        compressed,
+        "mxfp4-pack-quantized",
+        num_bits=4,
+        type="float",
+        strategy="group",
+        group_size=32,
+        scale_dtype=torch.uint8,
+    ),
     "compressed-tensors nvfp4": partial(
         compressed,
         "nvfp4-pack-quantized",

@@ -42,6 +42,7 @@ MADE: dict[str, tuple[Scheme, dict[str, Any], str]] = {
     "gptqmodel v2": (Int4("gptq_v2", 128, True), {}, "float16"),
     "modelopt fp8": (Fp8("tensor"), {"weight": E4M3}, "float32"),
     "modelopt nvfp4": (Fp4("modelopt"), {"weight_scale": E4M3}, "float32"),
+    "compressed-tensors mxfp4": (Fp4("compressed-tensors", mx=True), {}, "bfloat16"),
     "compressed-tensors nvfp4": (Fp4("compressed-tensors"), {"weight_scale": E4M3}, "bfloat16"),
 }
 

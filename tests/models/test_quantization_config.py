@@ -40,6 +40,10 @@ def read(section: Any, **overrides: Any) -> Published | None:
         (compressed("pack-quantized", num_bits=8, type="int", strategy="channel"), Int8("channel", packed=True)),
         (PACKED, Int4("compressed-tensors", 64, False)),
         (NVFP4, Fp4("compressed-tensors")),
+        (
+            compressed("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32),
+            Fp4("compressed-tensors", mx=True),
+        ),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": ["lm_head"]}, Fp4("modelopt")),
         (AWQ | {"modules_to_not_convert": None, "backend": "autoawq"}, Int4("awq", 64, True)),
         (GPTQ | {"damp_percent": 0.01, "true_sequential": True}, Int4("gptq", 128, True)),
@@ -322,8 +326,8 @@ REFUSED = [
         "strategy must be 'tensor_group', got 'group'",
     ),
     (
-        compressed("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32),
-        "format 'mxfp4-pack-quantized' of 4 bits and type 'float'",
+        compressed("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=16),
+        "group_size must be 32, got 16",
     ),
     (MODELOPT | {"ignore": ["*" * 5]}, "must have patterns that may be tried in at most"),
     (MODELOPT | {"quantized_layers": {"a": {}}}, "quantized_layers is not a key"),

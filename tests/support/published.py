@@ -147,6 +147,17 @@ def _nvfp4_divided(weights: np.ndarray) -> Packed:
     return nvfp4(weights, divides=True)
 
 
+def mxfp4(weights: np.ndarray) -> Packed:
+    groups = weights.reshape(len(weights), -1, 32)
+    exponents = np.floor(np.log2(np.abs(groups).max(-1))) - 2
+    wide = np.exp2(exponents).astype(np.float32)[..., None]
+    sizes = np.abs(np.abs(groups / wide)[..., None] - E2M1).argmin(-1)
+    exact = (np.where(groups < 0, -E2M1[sizes], E2M1[sizes]) * wide).reshape(weights.shape)
+    codes = (sizes | np.where(groups < 0, 8, 0)).astype(np.uint8).reshape(weights.shape)
+    packed = codes[:, 0::2] | codes[:, 1::2] << 4
+    return {"weight_packed": packed, "weight_scale": (exponents + 127).astype(np.uint8)}, exact
+
+
 def _int4_channel(weights: np.ndarray) -> Packed:
     return int4_compressed(weights, weights.shape[1])
 
@@ -210,6 +221,10 @@ FORMATS |= {
         compressed("nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16),
         _nvfp4_divided,
     ),
+    "mxfp4": (
+        compressed("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32),
+        mxfp4,
+    ),
 }
 SIZES: dict[str, Any] = dict(hidden_size=128, intermediate_size=192, head_dim=32, tie_word_embeddings=False)
 """Of the models here: a fused product of 128 + 64 + 64 rows, blocks that are not full, and several of them."""
@@ -219,7 +234,7 @@ OF_TOOLS: dict[str, Any] = OF_INT4 | {"torch_dtype": "float16"}  # AWQ and GPTQ 
 
 def sizes_of(name: str) -> dict[str, Any]:
     """Of config.json, of a model in one of FORMATS."""
-    in_tiles = OF_INT4 if name.startswith(("int4", "nvfp4")) else {}
+    in_tiles = OF_INT4 if name.startswith(("int4", "nvfp4", "mxfp4")) else {}
     return SIZES | (OF_TOOLS if name.startswith(("awq", "gptq")) else in_tiles)
 
 

@@ -8,8 +8,8 @@ int8: each row of a matrix has one scale in float32; a weight is scale * value o
 int4: each 32 weights of a row have one scale in bfloat16, [N, K / 32]; a weight is scale * (value - 8), value 0 .. 15.
   A byte of uint8 [N, K / 2] holds two: byte i of a group's 16 its value i in the lower half, and its value 16 + i.
 packed4: as checkpoints of 4 bits are held, in tiles: packed4.py.
-fp4: the same tiles with codes of e2m1 (NVFP4). Scales are float8_e4m3fn, and each is multiplied or divided by that of
-  its row, float32 [N].
+fp4: the same tiles with codes of e2m1. Scales are float8_e4m3fn, and each is multiplied or divided by that of its row,
+  float32 [N] (NVFP4), or float8_e8m0fnu (MXFP4).
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ class Quantized:
 
     dtype: of what they stand for, where they are looked up or widened; None: of what they are multiplied by.
     block: rows and columns that share a scale of fp8.    zeros: of packed4, which value stands for 0; None: 8 does.
-    of_rows: of fp4, what the scales of each row are multiplied by, or divided by where it divides.
+    of_rows: of fp4, what the scales of each row are multiplied by, or divided by where it divides; None: as they are.
     """
 
     values: Any
@@ -97,9 +97,10 @@ class Quantized:
             return packed4.widened(self.values, self.scales, self.zeros).astype(dtype)
         if self.format is Format.FP4:
             scales = packed4.by_row(self.scales.astype(jnp.float32))
-            # Where XLA sees that a row has one divisor, it multiplies by the rounded inverse.
-            of_rows = jax.lax.optimization_barrier(jnp.broadcast_to(self.of_rows[:, None], scales.shape))
-            scales = scales / of_rows if self.divides else scales * of_rows
+            if self.of_rows is not None:
+                # Where XLA sees that a row has one divisor, it multiplies by the rounded inverse.
+                of_rows = jax.lax.optimization_barrier(jnp.broadcast_to(self.of_rows[:, None], scales.shape))
+                scales = scales / of_rows if self.divides else scales * of_rows
             return packed4.widened_fp4(self.values, scales).astype(dtype)
         if self.format is Format.INT8:
             values, scales = self.values.astype(jnp.float32), self.scales[:, None]

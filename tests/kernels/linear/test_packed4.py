@@ -56,3 +56,11 @@ def test_all_16_codes_of_e2m1_with_all_scales_stand_for_what_numpy_says_to_the_b
     assert held.shape == (128, 256)
     np.testing.assert_array_equal(np.asarray(held.widened("float32")), exact)
     np.testing.assert_array_equal(np.asarray(held.rows(64, 128).widened("float32")), exact[64:])
+
+
+def test_codes_of_e2m1_with_powers_of_two_stand_for_what_numpy_says_to_the_bit() -> None:
+    codes = np.tile(np.arange(16, dtype=np.uint8), (64, 16))  # 256 columns in groups of 32
+    scales = np.resize(np.arange(2, 252, dtype=np.uint8), (64, 8)).view(ml_dtypes.float8_e8m0fnu)
+    exact = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32) * np.repeat(scales.astype(np.float32), 32, axis=1)
+    held = Quantized(jnp.asarray(packed4.pack(codes)), jnp.asarray(scales.T[None]), Format.FP4)
+    np.testing.assert_array_equal(np.asarray(held.widened("float32")), exact)
