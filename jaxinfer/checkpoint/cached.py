@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jaxinfer.checkpoint.contents import CONFIG, read_json
+from jaxinfer.checkpoint.contents import read_config
 from jaxinfer.errors import CheckpointError
 
 _PREFIX = "models--"
@@ -32,7 +32,7 @@ class CachedModel:
     def config(self) -> dict[str, Any]:
         """What its config.json says; {} where there is none that can be read."""
         try:
-            return read_json(self.snapshot / CONFIG) if self.snapshot else {}
+            return read_config(self.snapshot) if self.snapshot else {}
         except CheckpointError:
             return {}
 

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from jaxinfer.errors import CheckpointError, file_fault
+from jaxinfer.models.quantization_config import KEYS, MODELOPT
 
 CONFIG = "config.json"
+QUANTIZATION = "hf_quant_config.json"
 GENERATION_CONFIG = "generation_config.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 MODEL = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 METADATA = (
-    *(CONFIG, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, INDEX),
+    *(CONFIG, QUANTIZATION, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, INDEX),
     *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json"),
 )
 """Everything that is read beside the weights."""
@@ -135,6 +137,19 @@ def check_shards(files: Collection[str], names: Collection[str], where: str, cur
             f"{where}: every file that {INDEX} names must be there, missing are {', '.join(missing[:5])}{more}; "
             f"{cure or 'download the model again'}"
         )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What config.json says; {} where there is none.
+
+    Where it does not say how weights are quantized, and ModelOpt's file beside it does, then with what that says.
+    """
+    if not (folder / CONFIG).exists():
+        return {}
+    config = read_json(folder / CONFIG)
+    if (folder / QUANTIZATION).exists() and all(config.get(key) is None for key in KEYS):
+        config[KEYS[0]] = {"quant_method": MODELOPT} | read_json(folder / QUANTIZATION)
+    return config
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def _program(kind: _Kind) -> jax.stages.Compiled:
             return held(_normal(key, kind), kind.format, kind.dtype)
         if kind.init == "bits":
             place = jax.lax.iota(jnp.uint32, math.prod(kind.placed)).reshape(kind.placed)
-            return jax.lax.bitcast_convert_type(_mix(place ^ key), kind.dtype)
+            return jax.lax.bitcast_convert_type(_mix(place ^ key).astype(f"uint{8 * kind.dtype.itemsize}"), kind.dtype)
         return jnp.full(kind.placed, {"ones": 1, "zeros": 0}.get(str(kind.init), kind.init), kind.dtype)
 
     return jax.jit(fill, out_shardings=kind.sharding).lower(jax.ShapeDtypeStruct((), jnp.uint32)).compile()

@@ -155,8 +155,10 @@ def _ranges(size: int, step: int) -> list[range]:
 def _staging_dtype(weights: Weights, shard: Shard) -> np.dtype:
     """The stored type of the shard's sources; float32, which holds all of them, when they differ.
 
-    Scales are float32 too: devices need not know the types that they are stored in.
+    Scales are float32 too: devices need not know the types that they are stored in. What is packed anew is as the leaf.
     """
+    if shard.spec.dtype is not None and shard.spec.scale is None and not isinstance(shard.spec.layout, FileLayout):
+        return np.dtype(shard.spec.dtype)
     stored = {weights.view(name).dtype for layer in shard.layers for name in shard.spec.sources[layer]}
     return stored.pop() if len(stored) == 1 and shard.spec.scale is None else np.dtype(np.float32)
 

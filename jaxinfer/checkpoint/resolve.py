@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jaxinfer.checkpoint.cached import cached_ids
 from jaxinfer.checkpoint.contents import (
-    CONFIG,
     GENERATION_CONFIG,
     TOKENIZER,
     TOKENIZER_CONFIG,
     check_names,
     check_shards,
     check_sizes,
+    read_config,
     read_json,
     read_weight_map,
     refuse_pointer,
@@ -235,7 +235,7 @@ def _read_folder(
     return Checkpoint(
         name=model,
         folder=folder,
-        config=(read_json(folder / CONFIG) if CONFIG in sizes else {}) | dict(overrides or {}),
+        config=read_config(folder) | dict(overrides or {}),
         generation_config=read_json(folder / GENERATION_CONFIG) if GENERATION_CONFIG in sizes else {},
         tokenizer_config=read_json(folder / TOKENIZER_CONFIG) if TOKENIZER_CONFIG in sizes else {},
         weight_files=tuple(folder / name for name in files),

@@ -33,6 +33,8 @@ NUMPY_DTYPES: Mapping[str, np.dtype] = {
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
     "I32": np.dtype(np.int32),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
 }
 """The stored types that parameters are read from; of which of them a leaf may be, its spec says."""
 

@@ -152,7 +152,8 @@ def check_tensors(spec_tree: object, weights: Weights) -> None:
 def _not_scales(entry: TensorEntry, law: Scale, weights: Weights) -> list[str]:
     values = weights.view(entry.name).astype(np.float32)
     weights.release(entry.name, range(entry.shape[0] if entry.shape else 1))
-    bad = values[~(np.isfinite(values) & (values > 0 if law == "above 0" else values != 0))]
+    holds = {"above 0": values > 0, "not 0": values != 0, "below 255": values < 255}[law]
+    bad = values[~(np.isfinite(values) & holds)]
     if not bad.size:
         return []
     return [f"{entry} must hold finite numbers {law}, {bad.size} of its {values.size} are not, as {bad.flat[0]}"]

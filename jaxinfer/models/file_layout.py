@@ -81,8 +81,9 @@ class Int4Layout:
     """A part of a matrix of 4 bits, which the model takes in tiles of 64 rows (jaxinfer_kernels/linear/packed4.py).
 
     A word of 32 bits holds eight values: of a row's columns in [N, K] (compressed-tensors), of N in [K, N] (awq), or of
-    K in [K, N] (gptq). A word of zeros holds those of eight rows. The first version of gptq stores
-    words of zeros less 1 in each, as integers: where a zero is 0, it borrows from the next.
+    K in [K, N] (gptq). Of fp4 a byte holds two of a row's, and four bytes are a word. A word of zeros holds those of
+    eight rows. The first version of gptq stores words of zeros less 1 in each, as integers: where a zero is 0, it
+    borrows from the next.
     """
 
     packing: Packing
@@ -91,13 +92,15 @@ class Int4Layout:
     @property
     def _is_across(self) -> bool:
         """Whether the file has rows of the matrix along its last dimension."""
-        return self.packing != "compressed-tensors"
+        return self.packing not in ("compressed-tensors", "fp4")
 
     def file_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         tiles, width, _ = shape
         rows = tiles * packed4.ROWS
         if self.part == "values":
             columns = width * 16
+            if self.packing == "fp4":
+                return rows, columns // 2
             if self.packing == "awq":
                 return columns, rows // IN_A_WORD
             return (columns // IN_A_WORD, rows) if self._is_across else (rows, columns // IN_A_WORD)
@@ -119,6 +122,7 @@ class Int4Layout:
         wanted = slice(rows.start * of_tile, rows.stop * of_tile)
         held = source[:, wanted] if self._is_across else source[wanted]
         if self.part == "scales":
+            held = held.view("float8_e8m0fnu") if held.dtype == np.uint8 else held  # exponents, of MXFP4
             return self._by_tile(held.T if self._is_across else held)
         if self.part == "zeros" and self.packing == "gptq":
             held = held.view(np.uint32) + _ONES
@@ -135,9 +139,27 @@ class Int4Layout:
         return parts.reshape(-1, packed4.ROWS, parts.shape[1]).swapaxes(1, 2)
 
 
+@dataclasses.dataclass(frozen=True)
+class Int8Layout:
+    """int8 as pack-quantized stores it: a word of 32 bits holds four of a row's, each as value + 128."""
+
+    def file_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape[0], -(-shape[1] // 4)
+
+    def takes(self, wanted: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+        return shape == wanted
+
+    def touched(self, rows: range, num_file_rows: int) -> range:
+        return rows
+
+    def read(self, source: np.ndarray, rows: range, rest: tuple[slice, ...]) -> np.ndarray:
+        numbers = source[rows.start : rows.stop].view(np.uint8)[(slice(None), *rest)]
+        return (numbers ^ np.uint8(128)).view(np.int8)
+
+
 def _unpacked(words: np.ndarray, axis: int, order: tuple[int, ...]) -> np.ndarray:
     """uint8: eight numbers of each word, along an axis of a matrix.    order: which of the eight lies at each place."""
-    bits = words.view(np.uint32)
+    bits = words.view(np.uint32)  # of bytes, four at a time
     parts = np.empty((IN_A_WORD, *bits.shape), np.uint8)
     for place, number in enumerate(order):
         parts[number] = (bits >> np.uint32(4 * place)) & np.uint32(15)
@@ -147,4 +169,5 @@ def _unpacked(words: np.ndarray, axis: int, order: tuple[int, ...]) -> np.ndarra
     return parts.transpose(1, 2, 0).reshape(rows, columns * IN_A_WORD)
 
 
+type Layout = FileLayout | Int4Layout | Int8Layout
 AS_STORED = FileLayout()

@@ -126,12 +126,12 @@ KNOWN: dict[str, dict[str, Any]] = (
 )
 _BY_FOLDED = {name.casefold(): name for name in KNOWN}
 _INSTRUCT = re.compile(r"((qwen/qwen2\.5|meta-llama/(?:meta-)?llama)-.*)-instruct")
-_QUANTIZED = r"[-_.](fp4|nvfp4|mxfp4|int8|w[48]a8|bnb|exl[23])\b"
+_QUANTIZED = r"[-_.](gptq-int8|w4a8|bnb|exl[23])\b"
 _EXPERTS = r"-a\d+(\.\d+)?b\b|mixtral|gpt-oss|qwen3-(next|coder-)|deepseek-(v[23]|r1)(\.\d|-0528|-zero|-base)*$"
 # what a name says of a model that cannot run here
 _UNSUPPORTED = (
     (re.compile(r"gguf"), "GGUF is not supported; take the safetensors version"),
-    (re.compile(_QUANTIZED), "quantized weights are read in FP8, AWQ and GPTQ alone; take one of these, or bfloat16"),
+    (re.compile(_QUANTIZED), "of quantized weights FP8, FP4, w8a8, AWQ and GPTQ of 4 bits are read; take one"),
     (re.compile(_EXPERTS), "models of experts are not supported; take a dense one, as Qwen/Qwen3-8B"),
 )
 

@@ -12,12 +12,12 @@ from jax.sharding import PartitionSpec
 from jaxinfer.errors import ConfigError
 from jaxinfer.layers.products import Stacked
 from jaxinfer.models.config import Quantization
-from jaxinfer.models.file_layout import AS_STORED, FileLayout, Int4Layout
+from jaxinfer.models.file_layout import AS_STORED, FileLayout, Layout
 from jaxinfer_kernels.linear.quantized import Format, Quantized, quantize, quantized_shapes
 
 Init = Literal["normal", "bits", "ones", "zeros"] | float
 May = Literal["be quantized", "have 8 bits"]
-Scale = Literal["above 0", "not 0"]
+Scale = Literal["above 0", "not 0", "below 255"]
 FLOATS = ("BF16", "F16", "F32")
 
 
@@ -64,7 +64,7 @@ class ParamSpec:
     init: Init = "normal"
     stacked: bool = False
     dtype: str | None = None
-    layout: FileLayout | Int4Layout = AS_STORED
+    layout: Layout = AS_STORED
     block: int = 1
     copied: tuple[bool, ...] = ()
     may: May | None = None

@@ -11,7 +11,7 @@ HEAD = "lm_head"
 CLASS = "Linear"
 PATTERN = "re:"  # before a pattern of names
 
-Packing = Literal["compressed-tensors", "awq", "gptq", "gptq_v2"]
+Packing = Literal["compressed-tensors", "awq", "gptq", "gptq_v2", "fp4"]
 Sharing = Literal["block", "channel", "tensor"]
 
 
@@ -27,6 +27,20 @@ class Fp8:
 
     def __str__(self) -> str:
         return f"fp8 with a scale per {'128 x 128 weights' if self.sharing == 'block' else self.sharing}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Int8:
+    """int8 weights.    sharing: which of them share a scale: a row, or all of them.
+
+    packed: whether a word of 32 bits holds four of them.
+    """
+
+    sharing: Literal["channel", "tensor"]
+    packed: bool = False
+
+    def __str__(self) -> str:
+        return f"int8 with a scale per {self.sharing}{' (packed)' if self.packed else ''}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +60,29 @@ class Int4:
 
 
 @dataclasses.dataclass(frozen=True)
+class Fp4:
+    """NVFP4: weights of e2m1, a scale in e4m3 per 16 of a row, and one in float32 for all of them.
+
+    tool: whose names tensors have. With ModelOpt's the last scale multiplies the others, with the other's it divides.
+    mx: MXFP4 instead, which has a power of 2 per 32 of a row alone.
+    """
+
+    tool: Literal["modelopt", "compressed-tensors"]
+    mx: bool = False
+
+    @property
+    def group(self) -> int:
+        """Columns that share a scale."""
+        return 32 if self.mx else 16
+
+    def __str__(self) -> str:
+        return f"{'mxfp4' if self.mx else 'nvfp4'} ({self.tool})"
+
+
+type Scheme = Fp8 | Int8 | Int4 | Fp4
+
+
+@dataclasses.dataclass(frozen=True)
 class Published:
     """Which matrices a checkpoint stores how.
 
@@ -57,14 +94,14 @@ class Published:
     module's name must begin with.
     """
 
-    groups: tuple[tuple[tuple[str, ...], Fp8 | Int4], ...]
+    groups: tuple[tuple[tuple[str, ...], Scheme], ...]
     excluded: tuple[str, ...] = ()
     head: bool = False
 
     def __str__(self) -> str:
         return " and ".join(dict.fromkeys(str(scheme) for _, scheme in self.groups))
 
-    def of(self, module: str) -> Fp8 | Int4 | None:
+    def of(self, module: str) -> Scheme | None:
         """How a module's matrix is stored; None as in other checkpoints."""
         if (module == HEAD and not self.head) or any(_names(name, module) for name in self.excluded):
             return None

@@ -1,19 +1,20 @@
 """quantization_config of config.json: how a checkpoint that is quantized already stores its matrices.
 
 Sources: transformers' FineGrainedFP8Config (quant_method fp8), AutoFP8, compressed-tensors, whose older name for the
-section is compression_config, AutoAWQ's gemm, and GPTQ as AutoGPTQ, GPTQModel and AutoRound store it. What is not read
-is refused by its name, with what to take instead.
+section is compression_config, AutoAWQ's gemm, GPTQ as AutoGPTQ, GPTQModel and AutoRound store it, and NVIDIA's
+ModelOpt. What is not read is refused by its name, with what to take instead.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxinfer.models.config import CHECK, HFConfig, is_off, is_same, shown
 from jaxinfer.models.module_patterns import MOST_WAYS, ways
-from jaxinfer.models.published import CLASS, PATTERN, Fp8, Int4, Packing, Published, Sharing
+from jaxinfer.models.published import CLASS, PATTERN, Fp4, Fp8, Int4, Int8, Packing, Published, Scheme, Sharing
 
 KEYS = ("quantization_config", "compression_config")
+MODELOPT = "modelopt"
 ELSE = "take a checkpoint in FP8 (e4m3), AWQ or GPTQ of 4 bits, or the original in bfloat16"
 _OTHERS = {
     "bitsandbytes": f"bitsandbytes is not supported; {ELSE}",
@@ -44,6 +45,7 @@ _OF_AUTOROUND = frozenset(
 )
 _OF_4_BITS = _OF_TOOLS | _OF_GPTQMODEL | _OF_AUTOROUND
 _IS_NAME = re.compile(r"[\w.-]+").fullmatch
+_OF_MODELOPT: dict[str, Scheme] = {"FP8": Fp8("tensor"), "NVFP4": Fp4("modelopt")}
 _SHARINGS: tuple[Sharing, ...] = ("block", "channel", "tensor")
 
 
@@ -136,7 +138,7 @@ def _compressed(section: HFConfig) -> Published | None:
     return Published(tuple(found), excluded, head=True)
 
 
-def _group(group: HFConfig, whole: Any) -> tuple[tuple[str, ...], Fp8 | Int4] | None:
+def _group(group: HFConfig, whole: Any) -> tuple[tuple[str, ...], Scheme] | None:
     """A group's modules, and how their weights are stored.    whole: the format of all groups that name none."""
     targets = _names(group, "targets")
     for key in ("input_activations", "output_activations"):
@@ -150,14 +152,25 @@ def _group(group: HFConfig, whole: Any) -> tuple[tuple[str, ...], Fp8 | Int4] | 
     group.finish()
     kind, bits = weights.value("type"), weights.value("num_bits")
     weights.must_be("dynamic", (False,), CHECK)
-    scheme: Fp8 | Int4 | None = None
+    scheme: Scheme | None = None
     if is_same((form, kind, bits), ("float-quantized", "float", 8)):
         scheme = _float(weights)
     elif is_same((form, kind, bits), ("pack-quantized", "int", 4)):
         scheme = _packed(weights)
+    elif is_same((form, kind, bits), ("int-quantized", "int", 8)):
+        scheme = _int8(weights, packed=False)
+    elif is_same((form, kind, bits), ("pack-quantized", "int", 8)):
+        scheme = _int8(weights, packed=True)
+    elif is_same((form, kind, bits), ("nvfp4-pack-quantized", "float", 4)):
+        scheme = _fp4(weights, Fp4("compressed-tensors"), "tensor_group")
+    elif is_same((form, kind, bits), ("mxfp4-pack-quantized", "float", 4)):
+        scheme = _fp4(weights, Fp4("compressed-tensors", mx=True), "group")
     else:
         fact = f"format {shown(form)} of {shown(bits)} bits and type {shown(kind)}"
-        law = "must be those of float-quantized (8 bits, float) or of pack-quantized (4 bits, int)"
+        law = (
+            "must be those of float-quantized (8 bits, float), int-quantized (8, int), pack-quantized (4 or 8, int) or "
+            "nvfp4-pack-quantized and mxfp4-pack-quantized (4, float)"
+        )
         group.refuse("weights", f"{law}, they are {fact}", ELSE)
         return None
     weights.finish(frozenset(["observer", "observer_kwargs", "scale_dtype", "zp_dtype"]))
@@ -174,6 +187,27 @@ def _float(weights: HFConfig) -> Fp8 | None:
     for key in ("group_size", "actorder"):
         weights.value(key)
     return Fp8(strategy)
+
+
+def _int8(weights: HFConfig, *, packed: bool) -> Int8 | None:
+    weights.must_be("symmetric", (True,), f"weights with zero points are not supported in int8; {ELSE}")
+    weights.must_be("block_structure", (), ELSE)
+    for key in ("group_size", "actorder"):
+        weights.value(key)
+    strategy = weights.value("strategy")
+    if strategy not in ("channel", "tensor"):
+        weights.refuse("strategy", "must be one of channel, tensor", f"int8 in groups is not supported; {ELSE}")
+        return None
+    return Int8(strategy, packed)
+
+
+def _fp4(weights: HFConfig, scheme: Fp4, strategy: str) -> Fp4:
+    laws = dict(symmetric=True, strategy=strategy, group_size=scheme.group)
+    for key, law in laws.items():
+        weights.must_be(key, (law,), ELSE)
+    for key in ("block_structure", "actorder"):
+        weights.must_be(key, (), ELSE)
+    return scheme
 
 
 def _packed(weights: HFConfig) -> Int4 | None:
@@ -233,6 +267,44 @@ def _auto_round(section: HFConfig) -> Published | None:
     excluded = _in_16_bits(section, "extra_config")
     section.finish(_OF_4_BITS)
     return Published(((_CLASSES, scheme),), excluded)
+
+
+def _modelopt(section: HFConfig) -> Published | None:
+    """ModelOpt's, which has it under `quantization` in a file of its own, as its older versions left it."""
+    rules = section.section("quantization") or section
+    section.value("producer")
+    for key in ("kv_cache_quant_algo", "kv_cache_scheme"):
+        rules.value(key)
+    algo = rules.value("quant_algo")
+    if algo is None and rules is not section:  # of keys and values alone
+        return None
+    scheme = _OF_MODELOPT.get(algo) if isinstance(algo, str) else None
+    if scheme is None:
+        rules.refuse("quant_algo", f"must be one of {', '.join(_OF_MODELOPT)}", ELSE)
+        return None
+    laws = {"num_bits": 8, "type": "float", "dynamic": False, "strategy": "tensor"}
+    if isinstance(scheme, Fp4):
+        laws |= {"num_bits": 4, "group_size": scheme.group, "strategy": "tensor_group"}
+    rules.must_be("group_size", (laws["group_size"],) if "group_size" in laws else (), ELSE)
+    groups = rules.section("config_groups")
+    for name in () if groups is None else groups.names():
+        if group := groups and groups.section(name):
+            _agrees(group, laws)
+    excluded = (*_wildcards(rules, "exclude_modules"), *_wildcards(rules, "ignore"))
+    for one in {id(section): section, id(rules): rules}.values():
+        one.finish()
+    return Published(((_CLASSES, scheme),), excluded, head=True)
+
+
+def _agrees(group: HFConfig, laws: Mapping[str, Any]) -> None:
+    """Of ModelOpt's groups there is one, which says again what quant_algo says."""
+    group.must_be("targets", ([CLASS],), ELSE)
+    group.value("input_activations")
+    if weights := group.section("weights"):
+        for key, law in laws.items():
+            weights.must_be(key, (law,), f"quant_algo says otherwise; {CHECK}")
+        weights.finish()
+    group.finish()
 
 
 def _form(section: HFConfig, method: str, forms: tuple[str, ...]) -> Any:
@@ -295,6 +367,13 @@ def _names(section: HFConfig, key: str) -> tuple[str, ...]:
     return _tried(section, key, names)
 
 
+def _wildcards(section: HFConfig, key: str) -> tuple[str, ...]:
+    """A list of names of modules, in which a star stands for any characters."""
+    names = _names(section, key)
+    patterns = [f"{PATTERN}{re.escape(name)}$".replace(r"\*", ".*") if "*" in name else name for name in names]
+    return _tried(section, key, patterns)
+
+
 def _tried(section: HFConfig, key: str, names: list[str]) -> tuple[str, ...]:
     """Names, of which patterns may be tried."""
     for name in names:
@@ -313,4 +392,5 @@ _READERS: dict[str, Callable[[HFConfig], Published | None]] = {
     "awq": _awq,
     "gptq": _gptq,
     "auto-round": _auto_round,
+    MODELOPT: _modelopt,
 }

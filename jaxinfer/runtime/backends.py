@@ -195,7 +195,7 @@ def as_computed(config: EngineConfig, model: ModelConfig, device: Described) -> 
 
 
 def as_held(model: ModelConfig, backends: Backends) -> ModelConfig:
-    """The model with its weights as they are held where these run: our kernels for CPUs read no published format."""
+    """The model with its weights as they are held where these run: of published ones our kernels for CPUs read int8."""
     if model.published is None or backends.decode_linear is not Backend.CPU:
         return model
     return dataclasses.replace(model, quantization="int8")

@@ -203,10 +203,12 @@ def held_words(model: ModelConfig, specs: Any, dtype: str, backends: Backends) -
         str(model.published) if isinstance(one, Quantized) else str(one.format) for one in matrices
     )
     words = ", ".join(f"{count} {'matrix' if count == 1 else 'matrices'} in {kind}" for kind, count in kinds.items())
-    if model.published is not None and model.quantization is not None:
+    are_rounded = model.published is not None and not all(isinstance(one, Quantized) for one in matrices)
+    if are_rounded:
         words += f", rounded again from {model.published}, which our kernels for CPUs do not read"
     if model.saved_in:
-        words += f", computed in {dtype} and not {model.saved_in}, which they do not read either (dtype sets it)"
+        why = "they do not read either" if are_rounded else "our kernels for CPUs do not read"
+        words += f", computed in {dtype} and not {model.saved_in}, which {why} (dtype sets it)"
     if backends.decode_linear is Backend.CPU:
         return f": {words}"
     why = "our kernels are for bfloat16" if dtype != "bfloat16" else "there are no kernels of ours (jaxinfer doctor)"

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from jaxinfer.checkpoint import rounding
+from jaxinfer.checkpoint.contents import QUANTIZATION
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.checkpoint.load import load_params, params_bytes
 from jaxinfer.checkpoint.resolve import resolve
@@ -24,21 +26,28 @@ from jaxinfer.models.as_published import as_published
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.file_layout import FileLayout
 from jaxinfer.models.parameters import ParamSpec, num_bytes
-from jaxinfer.models.published import Fp8, Int4, Published
+from jaxinfer.models.published import Fp8, Int4, Int8, Published, Scheme
 from jaxinfer.models.registry import dense
+from jaxinfer_kernels import cpu
+from jaxinfer_kernels.linear import cpu as cpu_linear
 from jaxinfer_kernels.linear.quantized import Format, Quantized, quantize
+from jaxinfer_kernels.linear.reference import linear_quantized_reference
 from tests.support.checkpoints import model_config, write_safetensors
 from tests.support.parity import dense_logits
-from tests.support.published import FORMATS, sizes_of, write_plain, write_published
+from tests.support.published import E4M3, FORMATS, sizes_of, write_plain, write_published
 
 DEVICE = jax.devices("cpu")[0]
 MODULE = "model.layers.0.self_attn.k_proj"
 
 
-def some_formats(quick: str = "") -> Any:
+OURS = [name for name in FORMATS if name.startswith("int8")]  # which kernels for CPUs read
+OTHERS = [name for name in FORMATS if name not in OURS]
+
+
+def some_formats(quick: str = "", names: Iterable[str] = FORMATS) -> Any:
     """All of them, of which one or none is quick: each compiles much."""
     return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=() if name == quick else pytest.mark.slow) for name in FORMATS]
+        "name", [pytest.param(name, marks=() if name == quick else pytest.mark.slow) for name in names]
     )
 
 
@@ -167,7 +176,7 @@ def test_scales_may_be_powers_of_two_in_eight_bits(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(params.layers.qkv[0].widened("float32"))[128:192], exact)
 
 
-@some_formats(quick="fp8 block")
+@some_formats(quick="fp8 block", names=OTHERS)
 def test_they_are_rounded_again_for_kernels_that_read_no_published_format(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +191,22 @@ def test_they_are_rounded_again_for_kernels_that_read_no_published_format(
     assert rounded["head"] is params.unembed
     assert all(array.is_deleted() for array in jax.tree.leaves(params.layers.qkv)), "no matrix stays twice"
     assert num_bytes(some, "float32") == sum(leaf.nbytes for leaf in jax.tree.leaves(rounded))
+
+
+@some_formats(quick="int8 tensor", names=OURS)
+def test_int8_is_not_rounded_again_and_our_kernels_take_it_as_published(name: str, tmp_path: Path) -> None:
+    wide = write_published(tmp_path, name, num_hidden_layers=1)
+    config, params = load(tmp_path)
+    specs = dense.specs(dataclasses.replace(config, quantization="int8"))
+    assert specs == dense.specs(config)
+    held = rounding.round_again(specs, params, np.dtype("bfloat16"))
+    jax.tree.map(np.testing.assert_array_equal, held, params)
+    matrix, exact, isa = held.layers.qkv[0], fused(wide, 1)[0], cpu.best()
+    assert (np.asarray(matrix.values) == -128).any(), "which rounding here never makes"
+    x = np.random.default_rng(2).normal(size=(3, 128)).astype("bfloat16")
+    found = np.asarray(jax.jit(lambda x, w: cpu_linear.linear(x, w, out_dtype="float32", isa=isa))(x, matrix))
+    np.testing.assert_allclose(found, linear_quantized_reference(x, matrix), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found, x.astype(np.float32) @ exact.T, rtol=0, atol=0.02 * np.abs(exact).max() * 11)
 
 
 @pytest.mark.parametrize("shape", [(1, 64), (64, 1, 1, 1)])
@@ -217,6 +242,7 @@ def scales(*values: float) -> np.ndarray:
 
 ONES = np.ones((64, 128), np.float32)
 WORDS = np.zeros((64, 16), np.int32)
+BYTES = np.zeros((64, 64), np.uint8)
 INDEX = np.arange(128, dtype=np.int32) // 128
 FAULTS = [
     ("fp8 block", "weight_scale_inv", None, f"missing: '{MODULE}.weight_scale_inv' of shape [1, 1]"),
@@ -230,6 +256,17 @@ FAULTS = [
     ("fp8 channel", "weight", ONES[:63].astype(ml_dtypes.float8_e4m3fn), "must have shape [64, 128], got [63, 128]"),
     ("fp8 channel", "weight", ONES, "must be stored as F8_E4M3, got F32"),
     ("fp8 channel", "weight_zero_point", ONES, "is not part of the model in config.json"),
+    ("int8 channel", "weight", ONES, "must be stored as I8, got F32"),
+    ("int8 channel", "weight", ONES[:63].astype(np.int8), "must have shape [64, 128], got [63, 128]"),
+    ("int8 channel", "weight_scale", None, f"missing: '{MODULE}.weight_scale' of shape [64]"),
+    ("int8 channel", "weight_scale", np.ones((64, 2), np.float32), "must have shape [64], got [64, 2]"),
+    ("int8 channel", "weight_scale", np.ones((64, 1), np.int8), "must be stored as F32, BF16, F16, F8_E8M0, got I8"),
+    ("int8 channel", "weight_scale", np.full((64, 1), np.nan, np.float32), "64 of its 64 are not, as nan"),
+    ("int8 tensor", "weight_scale", np.zeros(1, np.float32), "must hold finite numbers above 0, 1 of its 1 are not"),
+    ("int8 channel", "weight_zero_point", np.zeros((64, 1), np.int8), "is not part of the model in config.json"),
+    ("int8 packed", "weight_packed", WORDS, "must have shape [64, 32], got [64, 16]"),
+    ("int8 packed", "weight_packed", ONES[:, :32], "must be stored as I32, got F32"),
+    ("int8 packed", "weight_shape", np.zeros(3, np.int64), "must be a list of 2 of I32 or I64, got [3] of I64"),
     ("int4 group", "weight_packed", WORDS[:, :15], "must have shape [64, 16], got [64, 15]"),
     ("int4 group", "weight_packed", WORDS.astype(np.int64), "must be stored as I32, got I64"),
     ("int4 group", "weight_scale", ONES[:, :3] * np.nan, "must have shape [64, 4], got [64, 3]"),
@@ -239,6 +276,21 @@ FAULTS = [
     ("int4 group", "weight_zero_point", WORDS[:8, :4], "is not part of the model in config.json"),
     ("int4 zeros", "weight_zero_point", None, f"missing: '{MODULE}.weight_zero_point' of shape [8, 2]"),
     ("int4 zeros", "weight_zero_point", WORDS[:7, :2], "must have shape [8, 2], got [7, 2]"),
+    ("nvfp4 modelopt", "weight", BYTES[:, :63], "must have shape [64, 64], got [64, 63]"),
+    ("nvfp4 modelopt", "weight", WORDS, "must be stored as U8, got I32"),
+    ("nvfp4 modelopt", "weight_scale", None, f"missing: '{MODULE}.weight_scale' of shape [64, 8]"),
+    ("nvfp4 modelopt", "weight_scale", ONES[:, :8], "must be stored as F8_E4M3, got F32"),
+    ("nvfp4 modelopt", "weight_scale", BYTES[:, :8].view(E4M3), "must hold finite numbers above 0, 512 of its 512"),
+    ("nvfp4 modelopt", "weight_scale", (BYTES[:, :8] + 127).view(E4M3), "512 of its 512 are not, as nan"),
+    ("nvfp4 modelopt", "weight_scale_2", np.asarray(np.nan, np.float32), "1 of its 1 are not, as nan"),
+    ("nvfp4 modelopt", "weight_scale_2", np.ones(2, np.float32), "must have shape [1], got [2]"),
+    ("nvfp4 modelopt", "weight_global_scale", np.ones(1, np.float32), "is not part of the model in config.json"),
+    ("nvfp4 compressed", "weight_global_scale", None, f"missing: '{MODULE}.weight_global_scale' of shape [1]"),
+    ("nvfp4 compressed", "weight_global_scale", np.zeros(1, np.float32), "1 of its 1 are not, as 0.0"),
+    ("mxfp4", "weight_scale", BYTES[:, :5], "must have shape [64, 4], got [64, 5]"),
+    ("mxfp4", "weight_scale", ONES[:, :4].astype(E4M3), "must be stored as U8, got F8_E4M3"),
+    ("mxfp4", "weight_scale", BYTES[:, :4] + 255, "must hold finite numbers below 255, 256 of its 256 are not, as 255"),
+    ("mxfp4", "weight_global_scale", np.ones(1, np.float32), "is not part of the model in config.json"),
     ("awq", "qzeros", None, f"missing: '{MODULE}.qzeros' of shape [2, 8]"),
     ("awq", "qweight", WORDS, "must have shape [128, 8], got [64, 16]"),
     ("gptq", "qweight", WORDS, "must have shape [16, 64], got [64, 16]"),
@@ -309,6 +361,10 @@ def test_a_config_that_is_silent_about_quantized_tensors_is_refused(tmp_path: Pa
     [
         ({"intermediate_size": 192}, "model.layers.0.mlp.down_proj has 128 rows and 192 columns in groups of 64"),
         ({"head_dim": 16}, f"{MODULE} has 32 rows and 128 columns in groups of 64"),
+        (
+            {"intermediate_size": 192, "quantization_config": FORMATS["nvfp4 modelopt"][0]},
+            "model.layers.0.mlp.down_proj has 128 rows and 192 columns in groups of 16",
+        ),
     ],
 )
 def test_shapes_that_tiles_do_not_have_are_refused(sizes: dict[str, Any], words: str) -> None:
@@ -330,7 +386,7 @@ ORDERED = ParamSpec(
 )
 
 
-@pytest.mark.parametrize("name", ["fp8 channel", "fp8 tensor"])
+@pytest.mark.parametrize("name", ["fp8 channel", "fp8 tensor", "int8 channel", "int8 tensor"])
 def test_scales_follow_rows_that_a_model_has_in_another_order(name: str, tmp_path: Path) -> None:
     drawn = np.random.default_rng(3)
     plain = {
@@ -344,19 +400,39 @@ def test_scales_follow_rows_that_a_model_has_in_another_order(name: str, tmp_pat
         wide.append(exact.reshape(-1, 4, 256)[:, [0, 2, 1, 3]].reshape(exact.shape))
     write_safetensors(tmp_path / "model.safetensors", tensors)
     checkpoint = SimpleNamespace(weight_files=(tmp_path / "model.safetensors",), weight_map=None)
-    scheme = Fp8("channel" if name == "fp8 channel" else "tensor")
+    scheme = {"fp8": Fp8, "int8": Int8}[name.split()[0]](name.split()[1])
     specs = as_published({"a": ORDERED}, Published(((("Linear",), scheme),)))
     held = load_params(checkpoint, specs, "float32", DEVICE, chunk_bytes=9000)["a"]
     np.testing.assert_array_equal(np.asarray(widened(held)), np.concatenate(wide))
 
 
-@pytest.mark.parametrize("scheme", [Fp8("block"), Int4("awq", 64, True)])
+@pytest.mark.parametrize("scheme", [Fp8("block"), Int4("awq", 64, True), Int8("channel", packed=True)])
 @pytest.mark.parametrize("layout", [FileLayout(order=(1, 0)), FileLayout(transposed=True)])
-def test_other_scales_of_rows_in_another_order_are_refused(scheme: Fp8 | Int4, layout: FileLayout) -> None:
+def test_other_scales_of_rows_in_another_order_are_refused(scheme: Scheme, layout: FileLayout) -> None:
     spec = dataclasses.replace(ORDERED, layout=layout)
-    with pytest.raises(CheckpointError, match="in another order than the file must be fp8") as refused:
+    with pytest.raises(CheckpointError, match="in another order than the file must be fp8 or int8") as refused:
         as_published({"a": spec}, Published(((("Linear",), scheme),)))
     assert "\n  - a\n  - b\n" in str(refused.value)
+
+
+def test_modelopt_s_own_file_says_how_weights_are_stored_where_config_json_does_not(tmp_path: Path) -> None:
+    wide = write_published(tmp_path, "fp8 tensor", quantization_config=None)
+    names = (f"model.layers.0.self_attn.{one}_proj.{one}_scale" for one in "kv")
+    of_cache = dict.fromkeys(names, np.ones((), np.float32))
+    write_safetensors(tmp_path / "model.safetensors", tensors_of(tmp_path) | of_cache)
+    said = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    (tmp_path / QUANTIZATION).write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": said}))
+    config, params = load(tmp_path)
+    assert config.published == Published(((("Linear",), Fp8("tensor")),), ("lm_head",), head=True)
+    np.testing.assert_array_equal(np.asarray(widened(params.layers.down[1])), fused(wide, 2)[-1])
+    without = resolve(str(tmp_path), overrides={"quantization_config": None})
+    assert dense.model(without.config).published is None
+    (tmp_path / QUANTIZATION).write_text("{")
+    with pytest.raises(CheckpointError, match=r"hf_quant_config.json: must be JSON"):
+        load(tmp_path)
+    other = json.loads((tmp_path / "config.json").read_text()) | {"quantization_config": FORMATS["fp8 tensor"][0]}
+    (tmp_path / "config.json").write_text(json.dumps(other))
+    assert load(tmp_path)[0].published.of("lm_head") is None, "config.json holds where it says something"
 
 
 def test_a_mesh_and_too_little_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jaxinfer.errors import CheckpointError, ConfigError
-from jaxinfer.models.published import Fp8, Int4, Published
+from jaxinfer.models.published import Fp4, Fp8, Int4, Int8, Published, Scheme
 from jaxinfer.models.quantization_config import quantization_words
 from jaxinfer.models.registry import dense
 from tests.support.checkpoints import model_config
@@ -14,6 +14,8 @@ from tests.support.published import AWQ, BLOCKS, GPTQ, SIZES, compressed
 CHANNEL = dict(num_bits=8, type="float", strategy="channel")
 PACKED = compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=64)
 FLOAT = compressed("float-quantized", **CHANNEL)
+NVFP4 = compressed("nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16)
+INT = compressed("int-quantized", num_bits=8, type="int", strategy="channel")
 Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
 
 
@@ -33,13 +35,22 @@ def read(section: Any, **overrides: Any) -> Published | None:
             compressed("float-quantized", num_bits=8, type="float", strategy="block", block_structure=[128, 128]),
             Fp8("block"),
         ),
+        (INT, Int8("channel")),
+        (compressed("int-quantized", num_bits=8, type="int", strategy="tensor"), Int8("tensor")),
+        (compressed("pack-quantized", num_bits=8, type="int", strategy="channel"), Int8("channel", packed=True)),
         (PACKED, Int4("compressed-tensors", 64, False)),
+        (NVFP4, Fp4("compressed-tensors")),
+        (
+            compressed("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32),
+            Fp4("compressed-tensors", mx=True),
+        ),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": ["lm_head"]}, Fp4("modelopt")),
         (AWQ | {"modules_to_not_convert": None, "backend": "autoawq"}, Int4("awq", 64, True)),
         (GPTQ | {"damp_percent": 0.01, "true_sequential": True}, Int4("gptq", 128, True)),
         (GPTQ | {"checkpoint_format": "gptq_v2", "group_size": -1}, Int4("gptq_v2", None, True)),
     ],
 )
-def test_it_says_how_matrices_are_stored(section: dict[str, Any], scheme: Fp8 | Int4) -> None:
+def test_it_says_how_matrices_are_stored(section: dict[str, Any], scheme: Scheme) -> None:
     published = read(section)
     assert published is not None
     assert published.of(Q) == published.of(DOWN) == scheme
@@ -180,12 +191,60 @@ def test_of_several_groups_the_first_that_names_a_module_holds_and_then_the_clas
     assert str(published) == " and ".join(words if order == "ab" else reversed(words))
 
 
+MODELOPT = {
+    "config_groups": {
+        "group_0": {
+            "input_activations": {"dynamic": False, "num_bits": 8, "type": "float"},
+            "weights": {"dynamic": False, "num_bits": 8, "type": "float"},
+            "targets": ["Linear"],
+        }
+    },
+    "ignore": ["lm_head", "model.layers.1.mlp*"],
+    "quant_algo": "FP8",
+    "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
+    "producer": {"name": "modelopt", "version": "0.47.0"},
+    "quant_method": "modelopt",
+}
+"""As ModelOpt writes it into config.json."""
+OF_FILE = {
+    "quant_method": "modelopt",
+    "producer": {"name": "modelopt", "version": "0.19.0"},
+    "quantization": {
+        "quant_algo": "FP8",
+        "kv_cache_quant_algo": "FP8",
+        "exclude_modules": ["lm_head", "*.1.mlp.down_proj"],
+    },
+}
+"""As read_config makes of ModelOpt's own file."""
+
+
+@pytest.mark.parametrize("section", [MODELOPT, OF_FILE])
+def test_modelopt_says_it_in_either_form_with_wildcards(section: dict[str, Any]) -> None:
+    published = read(section)
+    assert published is not None
+    assert published.of(Q) == Fp8("tensor")
+    assert published.of(DOWN) is published.of("lm_head") is None
+    assert published.of("model.layers.11.mlp.down_proj") == Fp8("tensor")
+    assert quantization_words({"quantization_config": section}) == "fp8 with a scale per tensor"
+
+
+def test_a_wildcard_is_no_pattern_of_other_characters() -> None:
+    published = read(MODELOPT | {"ignore": ["model*q.proj", "model.layers.1.*proj"]})
+    assert published.of(Q) == Fp8("tensor"), "a point is a point"
+    assert published.of(DOWN) is None
+    assert published.of("lm_head") == Fp8("tensor")
+
+
+def test_modelopt_may_quantize_keys_and_values_alone() -> None:
+    assert read(OF_FILE | {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}) is None
+
+
 REFUSED = [
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes is not supported; take a checkpoint in FP8"),
     ({"quant_method": "gguf"}, "GGUF is not supported; take a checkpoint in FP8"),
     (
         {"quant_method": "hqq"},
-        "quant_method must be one of fp8, compressed-tensors, awq, gptq, auto-round, got 'hqq'; take",
+        "quant_method must be one of fp8, compressed-tensors, awq, gptq, auto-round, modelopt, got 'hqq'; take",
     ),
     ({"quant_method": ["fp8"]}, "quant_method must be one of fp8"),
     ({"bits": 4}, "quant_method must be one of fp8.* got nothing"),
@@ -205,6 +264,13 @@ REFUSED = [
     (FLOAT | {"config_groups": {"a": 1}}, "config_groups.a must be an object"),
     (compressed("float-quantized", num_bits=8, type="float", strategy="group"), "strategy must be one of block"),
     (compressed("float-quantized", **CHANNEL, symmetric=False), "weights with zero points are not supported in fp8"),
+    (compressed("int-quantized", num_bits=8, type="int", strategy="channel", symmetric=False), "zero points .* int8"),
+    (compressed("int-quantized", num_bits=8, type="int", strategy="block"), "strategy must be one of channel, tensor"),
+    (compressed("int-quantized", num_bits=4, type="int", strategy="channel"), "'int-quantized' of 4 bits and type"),
+    (
+        compressed("pack-quantized", num_bits=8, type="int", strategy="group", group_size=128),
+        "strategy must be one of channel, tensor, got 'group'; int8 in groups is not supported",
+    ),
     (AWQ | {"bits": 8}, "bits must be 4, got 8; only 4 bits are supported"),
     (AWQ | {"bits": None}, "bits must be 4, got nothing"),
     (AWQ | {"version": "gemv"}, "version must be 'gemm'"),
@@ -249,6 +315,29 @@ REFUSED = [
         "columns in another order are not supported",
     ),
     (compressed("pack-quantized", num_bits=3, type="int", strategy="group"), "of 3 bits and type 'int'"),
+    (MODELOPT | {"quant_algo": "W4A8_AWQ"}, "quant_algo must be one of FP8, NVFP4, got 'W4A8_AWQ'; take"),
+    (MODELOPT | {"quant_algo": ["FP8"]}, "quant_algo must be one of FP8"),
+    (MODELOPT | {"quant_algo": None}, "quant_algo must be one of FP8, NVFP4, got nothing"),
+    (MODELOPT | {"group_size": 16}, "group_size must be absent, got 16"),
+    (MODELOPT | {"quant_algo": "NVFP4"}, "weights.num_bits must be 4, got 8; quant_algo says otherwise"),
+    (MODELOPT | {"quant_algo": "NVFP4", "config_groups": None, "group_size": 32}, "group_size must be 16, got 32"),
+    (
+        compressed("nvfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32),
+        "strategy must be 'tensor_group', got 'group'",
+    ),
+    (
+        compressed("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=16),
+        "group_size must be 32, got 16",
+    ),
+    (MODELOPT | {"ignore": ["*" * 5]}, "must have patterns that may be tried in at most"),
+    (MODELOPT | {"quantized_layers": {"a": {}}}, "quantized_layers is not a key"),
+    (MODELOPT | {"config_groups": {"a": {"targets": ["Embedding"]}}}, r"targets must be \['Linear'\], got"),
+    (
+        MODELOPT | {"config_groups": {"a": {"weights": {"num_bits": 4}}}},
+        "weights.num_bits must be 8, got 4; quant_algo says otherwise",
+    ),
+    (OF_FILE | {"quantization": {"quant_algo": "MIXED_PRECISION"}}, "tion.quant_algo must be one of FP8, NVFP4"),
+    (OF_FILE | {"quantization": {"quant_algo": "FP8", "pre_quant_scale": True}}, "pre_quant_scale is not a key"),
 ]
 
 

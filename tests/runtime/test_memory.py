@@ -13,11 +13,12 @@ from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.known import KNOWN
 from jaxinfer.models.registry import dense
-from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
+from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, as_held
 from jaxinfer.runtime.buckets import MAX_EXECUTABLES, Decode, decode_sizes, draw_sizes
 from jaxinfer.runtime.memory import GIB, GPU, MemoryPlan, gathered_bytes, grid_floor, plan_for, temporary_bytes
 from jaxinfer.runtime.moving import staged_bytes
 from jaxinfer.runtime.programs import samplers
+from tests.support.published import compressed
 from tests.support.tiny_runner import HELPERS, TINY
 
 QWEN3_06B = dataclasses.replace(
@@ -260,6 +261,18 @@ def test_published_weights_take_their_bytes_and_say_what_becomes_of_them(quantiz
     plain = plan(model=dataclasses.replace(model, published=None), backends=backends, dtype=dtype)
     widened = 4 * 2 * model.intermediate_size * model.hidden_size  # gate and up
     assert found.temporaries - plain.temporaries == (widened if backends is XLA_ONLY else 0)
+
+
+def test_published_int8_stays_as_it_is_where_our_kernels_run() -> None:
+    section = compressed("int-quantized", num_bits=8, type="int", strategy="channel")
+    model = dense.model(KNOWN["Qwen/Qwen3-0.6B-FP8"] | {"quantization_config": section})
+    model = dataclasses.replace(model, saved_in="float16")
+    ours = Backends(decode_linear=Backend.CPU)
+    assert as_held(model, ours).quantization == "int8", "or XLA would compute longer prompts"
+    assert dict(plan(model=as_held(model, ours), backends=ours).rows())["weights"] == (
+        "0.70 GiB: 112 matrices in int8 with a scale per channel, computed in bfloat16 and not float16, which our "
+        "kernels for CPUs do not read (dtype sets it)"
+    )
 
 
 def test_a_dtype_that_is_not_the_checkpoint_s_is_said() -> None:

@@ -63,6 +63,36 @@ def compressed(form: str, ignore: list[str] | None = None, **weights: Any) -> di
     }
 
 
+def int8(weights: np.ndarray, columns: int, *, packed: bool = False) -> Packed:
+    """columns: those of all rows that share a scale, or of one."""
+    shared = weights.reshape(-1, columns)
+    scales = (np.abs(shared).max(1, keepdims=True) / np.float32(127.5)).astype(ml_dtypes.bfloat16)
+    wide = scales.astype(np.float32)
+    values = np.clip(np.round(shared / wide), -128, 127)
+    exact = (values.astype(np.float32) * wide).reshape(weights.shape)
+    values = values.reshape(weights.shape)
+    if not packed:
+        return {"weight": values.astype(np.int8), "weight_scale": scales}, exact
+    four = np.pad(values + 128, ((0, 0), (0, -weights.shape[1] % 4))).astype(np.uint32)
+    words = sum(four[:, place::4] << np.uint32(8 * place) for place in range(4))
+    shape = np.asarray(weights.shape)
+    return {"weight_packed": words.view(np.int32), "weight_scale": scales, "weight_shape": shape}, exact
+
+
+def _int8_channel(weights: np.ndarray) -> Packed:
+    return int8(weights, weights.shape[1])
+
+
+def _int8_tensor(weights: np.ndarray) -> Packed:
+    tensors, wide = int8(weights, weights.size)
+    static = {"input_scale": np.ones(1, np.float32), "input_zero_point": np.zeros(1, np.int8)}
+    return tensors | static | {"weight_scale": tensors["weight_scale"].reshape(1)}, wide
+
+
+def _int8_packed(weights: np.ndarray) -> Packed:
+    return int8(weights, weights.shape[1], packed=True)
+
+
 def _rounded4(weights: np.ndarray, group: int, *, zeros: bool, dtype: Any) -> tuple[np.ndarray, ...]:
     """(values u8[N, K], scales [N, G], zeros u8[N, G], what they stand for)."""
     rows, columns = weights.shape
@@ -90,6 +120,42 @@ def int4_compressed(weights: np.ndarray, group: int = 32, *, zeros: bool = False
     values, scales, zero, wide = _rounded4(weights, group, zeros=zeros, dtype=np.float32)
     tensors = {"weight_packed": words(values, 1), "weight_scale": scales, "weight_shape": np.asarray(weights.shape)}
     return tensors | ({"weight_zero_point": words(zero, 0)} if zeros else {}), wide
+
+
+E2M1 = np.asarray([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+
+
+def nvfp4(weights: np.ndarray, *, divides: bool = False) -> Packed:
+    """divides: the scale of all, by which those of groups are divided, as compressed-tensors has it."""
+    groups = weights.reshape(len(weights), -1, 16)
+    most = np.abs(groups).max(-1)
+    of_all = most.max() / np.float32(6) / MOST
+    of_all = np.float32(1) / of_all if divides else of_all
+    scales = np.maximum(most / 6 * of_all if divides else most / 6 / of_all, 2.0**-9).astype(E4M3)
+    wide = scales.astype(np.float32) / of_all if divides else scales.astype(np.float32) * of_all
+    sizes = np.abs(np.abs(groups / wide[..., None])[..., None] - E2M1).argmin(-1)
+    exact = (np.where(groups < 0, -E2M1[sizes], E2M1[sizes]) * wide[..., None]).reshape(weights.shape)
+    codes = (sizes | np.where(groups < 0, 8, 0)).astype(np.uint8).reshape(weights.shape)
+    packed = codes[:, 0::2] | codes[:, 1::2] << 4
+    if divides:
+        return {"weight_packed": packed, "weight_scale": scales, "weight_global_scale": of_all.reshape(1)}, exact
+    static = {"input_scale": np.ones((), np.float32)}
+    return {"weight": packed, "weight_scale": scales, "weight_scale_2": of_all.reshape(())} | static, exact
+
+
+def _nvfp4_divided(weights: np.ndarray) -> Packed:
+    return nvfp4(weights, divides=True)
+
+
+def mxfp4(weights: np.ndarray) -> Packed:
+    groups = weights.reshape(len(weights), -1, 32)
+    exponents = np.floor(np.log2(np.abs(groups).max(-1))) - 2
+    wide = np.exp2(exponents).astype(np.float32)[..., None]
+    sizes = np.abs(np.abs(groups / wide)[..., None] - E2M1).argmin(-1)
+    exact = (np.where(groups < 0, -E2M1[sizes], E2M1[sizes]) * wide).reshape(weights.shape)
+    codes = (sizes | np.where(groups < 0, 8, 0)).astype(np.uint8).reshape(weights.shape)
+    packed = codes[:, 0::2] | codes[:, 1::2] << 4
+    return {"weight_packed": packed, "weight_scale": (exponents + 127).astype(np.uint8)}, exact
 
 
 def _int4_channel(weights: np.ndarray) -> Packed:
@@ -133,6 +199,9 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[np.ndarray], Packed]]] = {
         compressed("float-quantized", num_bits=8, type="float", strategy="channel"),
         _fp8_channel,
     ),
+    "int8 channel": (compressed("int-quantized", num_bits=8, type="int", strategy="channel"), _int8_channel),
+    "int8 tensor": (compressed("int-quantized", num_bits=8, type="int", strategy="tensor"), _int8_tensor),
+    "int8 packed": (compressed("pack-quantized", num_bits=8, type="int", strategy="channel"), _int8_packed),
     "int4 group": (
         compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=32),
         int4_compressed,
@@ -146,6 +215,17 @@ FORMATS: dict[str, tuple[dict[str, Any], Callable[[np.ndarray], Packed]]] = {
     "gptq": (GPTQ, _gptq),
     "gptq v2": (GPTQ | {"checkpoint_format": "gptq_v2"}, _gptq_v2),
 }
+FORMATS |= {
+    "nvfp4 modelopt": ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}, nvfp4),
+    "nvfp4 compressed": (
+        compressed("nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16),
+        _nvfp4_divided,
+    ),
+    "mxfp4": (
+        compressed("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32),
+        mxfp4,
+    ),
+}
 SIZES: dict[str, Any] = dict(hidden_size=128, intermediate_size=192, head_dim=32, tie_word_embeddings=False)
 """Of the models here: a fused product of 128 + 64 + 64 rows, blocks that are not full, and several of them."""
 OF_INT4 = {"intermediate_size": 256}  # tiles of 4 bits are full
@@ -154,7 +234,8 @@ OF_TOOLS: dict[str, Any] = OF_INT4 | {"torch_dtype": "float16"}  # AWQ and GPTQ 
 
 def sizes_of(name: str) -> dict[str, Any]:
     """Of config.json, of a model in one of FORMATS."""
-    return SIZES | (OF_TOOLS if name.startswith(("awq", "gptq")) else OF_INT4 if name.startswith("int4") else {})
+    in_tiles = OF_INT4 if name.startswith(("int4", "nvfp4", "mxfp4")) else {}
+    return SIZES | (OF_TOOLS if name.startswith(("awq", "gptq")) else in_tiles)
 
 
 def write_published(

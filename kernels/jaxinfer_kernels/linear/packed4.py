@@ -6,7 +6,8 @@ values: int32 [N / 64, K / 16, 128]. A tile of 64 x 128 weights is 8 rows of 128
   tile and the 15 after (PTX ISA, fragments of wgmma): eight weights a0 .. a7, of which a[2j] lies at bit 4j and
   a[2j + 1] at bit 16 + 4j. So a shift by 4j and one mask leave a pair in the two halves of a register.
 scales, zeros: [N / 64, K / group, 64], by tile, group and row; zeros are uint8, or None where each is 8.
-A weight is scale * (value - zero), value 0 .. 15.
+A weight is scale * (value - zero), value 0 .. 15. Of fp4 a value is a code of e2m1, and a weight scale * what it stands
+for.
 """
 
 import jax
@@ -16,6 +17,7 @@ from jaxtyping import Array, Float, Int32, UInt8
 
 ROWS, COLUMNS = 64, 128  # of a tile
 ZERO = 8  # where none is stored
+E2M1 = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)  # what each code stands for
 # A row is 16 * warp + 8 * j0 + lane // 4, a column 64 * half + 16 * i + 8 * j1 + 2 * (lane % 4) + odd.
 _ROW, _COLUMN = (4, 2, 8), (2, 4, 2, 4, 2)  # sizes of (warp, j0, lane // 4) and (half, i, j1, lane % 4, odd)
 _WORDS = (0, 4, 5, 1, 3, 8, 6)  # of the two, behind one axis of tiles each: where the axes of words come from
@@ -58,6 +60,13 @@ def widened(
     groups = whole.reshape(rows, scales.shape[1], -1)
     zero = jnp.float32(ZERO) if zeros is None else by_row(zeros.astype(jnp.float32))[..., None]
     return ((groups - zero) * by_row(scales.astype(jnp.float32))[..., None]).reshape(rows, columns)
+
+
+def widened_fp4(values: Int32[Array, "R C 128"], scales: Float[Array, "N G"]) -> Float[Array, "N K"]:
+    """What codes of e2m1 stand for, in float32.    scales: in float32, by row."""
+    whole = jnp.asarray(E2M1, jnp.float32)[unpack(values)]
+    groups = whole.reshape(*scales.shape, -1)
+    return (groups * scales[..., None]).reshape(whole.shape)
 
 
 def by_row(parts: jax.Array) -> jax.Array:

@@ -3,10 +3,13 @@
 fp8: float8_e4m3fn [N, K] as checkpoints publish them, and float32 scales [N / R, K / C] rounded up: a block of R x C
   weights has one, a weight is scale * value. Blocks are 128 x 128, or a row with R of 1 and C of K. Members of a fused
   matrix may have fewer rows than blocks have: R then divides them all, and a scale is there several times.
-int8: each row of a matrix has one scale in float32; a weight is scale * value, value -127 .. 127 of int8 [N, K].
+int8: each row of a matrix has one scale in float32; a weight is scale * value of int8 [N, K].
+  What is rounded here has values -127 .. 127, what checkpoints publish -128 too.
 int4: each 32 weights of a row have one scale in bfloat16, [N, K / 32]; a weight is scale * (value - 8), value 0 .. 15.
   A byte of uint8 [N, K / 2] holds two: byte i of a group's 16 its value i in the lower half, and its value 16 + i.
 packed4: as checkpoints of 4 bits are held, in tiles: packed4.py.
+fp4: the same tiles with codes of e2m1. Scales are float8_e4m3fn, and each is multiplied or divided by that of its row,
+  float32 [N] (NVFP4), or float8_e8m0fnu (MXFP4).
 """
 
 import dataclasses
@@ -30,10 +33,16 @@ class Format(enum.StrEnum):
     INT8 = "int8"
     INT4 = "int4"
     PACKED4 = "packed4"
+    FP4 = "fp4"
 
     def fits(self, columns: int) -> bool:
         """Whether rows of so many columns can be held so."""
         return self is not Format.INT4 or columns % GROUP == 0
+
+    @property
+    def is_tiled(self) -> bool:
+        """Whether values are words in tiles (packed4.py)."""
+        return self in (Format.PACKED4, Format.FP4)
 
 
 ROUNDED = (Format.INT8, Format.INT4)  # what `quantize` makes
@@ -41,8 +50,8 @@ ROUNDED = (Format.INT8, Format.INT4)  # what `quantize` makes
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["values", "scales", "zeros"],
-    meta_fields=["format", "dtype", "block"],
+    data_fields=["values", "scales", "zeros", "of_rows"],
+    meta_fields=["format", "dtype", "block", "divides"],
 )
 @dataclasses.dataclass(frozen=True)
 class Quantized:
@@ -50,6 +59,7 @@ class Quantized:
 
     dtype: of what they stand for, where they are looked up or widened; None: of what they are multiplied by.
     block: rows and columns that share a scale of fp8.    zeros: of packed4, which value stands for 0; None: 8 does.
+    of_rows: of fp4, what the scales of each row are multiplied by, or divided by where it divides; None: as they are.
     """
 
     values: Any
@@ -58,10 +68,12 @@ class Quantized:
     dtype: Any = None
     block: tuple[int, int] = (1, 1)
     zeros: Any = None
+    of_rows: Any = None
+    divides: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
-        if self.format is Format.PACKED4:
+        if self.format.is_tiled:
             return self.values.shape[0] * packed4.ROWS, self.values.shape[1] * 16
         rows, width = self.values.shape
         return rows, 2 * width if self.format is Format.INT4 else width
@@ -83,6 +95,13 @@ class Quantized:
             return (self.values.astype(jnp.float32) * self._scale_of_each()).astype(dtype)
         if self.format is Format.PACKED4:
             return packed4.widened(self.values, self.scales, self.zeros).astype(dtype)
+        if self.format is Format.FP4:
+            scales = packed4.by_row(self.scales.astype(jnp.float32))
+            if self.of_rows is not None:
+                # Where XLA sees that a row has one divisor, it multiplies by the rounded inverse.
+                of_rows = jax.lax.optimization_barrier(jnp.broadcast_to(self.of_rows[:, None], scales.shape))
+                scales = scales / of_rows if self.divides else scales * of_rows
+            return packed4.widened_fp4(self.values, scales).astype(dtype)
         if self.format is Format.INT8:
             values, scales = self.values.astype(jnp.float32), self.scales[:, None]
             return (values * scales).astype(dtype)
@@ -91,11 +110,13 @@ class Quantized:
         return (both * self.scales[..., None].astype(jnp.float32)).astype(dtype).reshape(self.shape)
 
     def rows(self, first: int, stop: int) -> "Quantized":
-        """Some of the rows of fp8 or packed4; first is a multiple of the block's or tile's."""
-        if self.format is Format.PACKED4:
+        """Some of the rows of what is published; first is a multiple of the block's or tile's."""
+        if self.format.is_tiled:
             tiles = slice(first // packed4.ROWS, stop // packed4.ROWS)
             parts = {name: getattr(self, name) for name in ("values", "scales", "zeros")}
             held = {name: part[tiles] for name, part in parts.items() if part is not None}
+            if self.of_rows is not None:
+                held["of_rows"] = self.of_rows[first:stop]
             return dataclasses.replace(self, **held)
         of_block = self.block[0]
         scales = self.scales[first // of_block : -(-stop // of_block)]

@@ -52,6 +52,16 @@ def test_it_is_its_reference_but_for_the_order_of_sums(kind: Format, isa: Isa) -
         assert error(found, wanted) < 1e-6, (t, n, k)
 
 
+@each_isa
+def test_all_values_of_int8_count_as_checkpoints_publish_them(isa: Isa) -> None:
+    x, _ = draw(3, 64, 256)
+    values = (np.arange(64 * 256) * 37 % 256).astype(np.uint8).view(np.int8).reshape(64, 256)
+    w = Quantized(jnp.asarray(values), jnp.full(64, 0.01, jnp.float32), Format.INT8)
+    assert values.min() == -128
+    (found,) = products([(x, w)], isa)
+    assert error(found, linear_quantized_reference(x, w)) < 1e-6
+
+
 @each_format
 def test_it_is_as_near_to_float32_as_widened_weights_are(kind: Format) -> None:
     x, exact = draw(8, 192, 1024)

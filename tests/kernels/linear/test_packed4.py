@@ -1,7 +1,9 @@
 """Weights of 4 bits in tiles: where each lies, and what it stands for."""
 
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
+import pytest
 
 from jaxinfer_kernels.linear import packed4
 from jaxinfer_kernels.linear.quantized import Format, Quantized
@@ -38,3 +40,27 @@ def test_all_16_values_with_all_zeros_stand_for_what_numpy_says_to_the_bit() -> 
         held = Quantized(jnp.asarray(packed4.pack(values)), by_tile[0], Format.PACKED4, zeros=by_tile[1])
         assert held.shape == (64, 256)
         np.testing.assert_array_equal(np.asarray(held.widened("float32")), exact)
+
+
+@pytest.mark.parametrize("divides", [False, True])
+def test_all_16_codes_of_e2m1_with_all_scales_stand_for_what_numpy_says_to_the_bit(divides: bool) -> None:
+    codes = np.tile(np.arange(16, dtype=np.uint8), (128, 16))  # 256 columns in groups of 16
+    scales = np.resize(np.arange(1, 127, dtype=np.uint8), (128, 16)).view(ml_dtypes.float8_e4m3fn)
+    of_rows = np.resize(np.asarray([1e-8, 0.0123, 1, 1e4], np.float32), 128)
+    wide = scales.astype(np.float32)
+    wide = wide / of_rows[:, None] if divides else wide * of_rows[:, None]
+    exact = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32) * np.repeat(wide, 16, axis=1)
+    by_tile = jnp.asarray(scales.reshape(2, 64, 16).swapaxes(1, 2))
+    parts = jnp.asarray(packed4.pack(codes)), by_tile
+    held = Quantized(*parts, Format.FP4, of_rows=jnp.asarray(of_rows), divides=divides)
+    assert held.shape == (128, 256)
+    np.testing.assert_array_equal(np.asarray(held.widened("float32")), exact)
+    np.testing.assert_array_equal(np.asarray(held.rows(64, 128).widened("float32")), exact[64:])
+
+
+def test_codes_of_e2m1_with_powers_of_two_stand_for_what_numpy_says_to_the_bit() -> None:
+    codes = np.tile(np.arange(16, dtype=np.uint8), (64, 16))  # 256 columns in groups of 32
+    scales = np.resize(np.arange(2, 252, dtype=np.uint8), (64, 8)).view(ml_dtypes.float8_e8m0fnu)
+    exact = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32) * np.repeat(scales.astype(np.float32), 32, axis=1)
+    held = Quantized(jnp.asarray(packed4.pack(codes)), jnp.asarray(scales.T[None]), Format.FP4)
+    np.testing.assert_array_equal(np.asarray(held.widened("float32")), exact)
