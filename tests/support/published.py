@@ -226,6 +226,8 @@ FORMATS |= {
         mxfp4,
     ),
 }
+ONE_OF_EACH_FORM = ("fp8 block", "fp8 channel", "int8 channel", "int4 group", "int4 zeros", "nvfp4 compressed", "mxfp4")
+"""Of those that are alike in memory one, for tests that compile much."""
 SIZES: dict[str, Any] = dict(hidden_size=128, intermediate_size=192, head_dim=32, tie_word_embeddings=False)
 """Of the models here: a fused product of 128 + 64 + 64 rows, blocks that are not full, and several of them."""
 OF_INT4 = {"intermediate_size": 256}  # tiles of 4 bits are full
