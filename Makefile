@@ -40,7 +40,7 @@ test: $(STAMP)
 # What test-full has beyond test: .ci/run runs each test once. The rooms of the engine are tested in the tests' own
 # processes: these compile as the quick tests do, and find what those have compiled.
 ROOMS := $(addprefix tests/,cache checkpoint engine kernels layers llm models offline runtime)
-test-rooms: $(STAMP)
+test-rooms: $(STAMP) clients
 	@XLA_FLAGS="$(QUICK_COMPILES)" $(PYTEST) -m "slow and not gpu" $(ROOMS)
 
 # All others start programs, which compile as a user's do.

@@ -26,7 +26,9 @@ TYPED = {
         "_JAXINFER_COMPLETE=zsh_source jaxinfer | grep compdef",
         "_JAXINFER_COMPLETE=fish_source jaxinfer | grep 'complete --no-files --command jaxinfer'",
     ),
-    "python benchmarks/cpu_beside.py FOLDER": ("python benchmarks/cpu_beside.py demo --rounds 1 --engines int8 | grep '^int8 '",),
+    "python benchmarks/cpu_beside.py FOLDER": (
+        "python benchmarks/cpu_beside.py demo --rounds 1 --engines int8 | grep '^int8 '",
+    ),
     "python benchmarks/cpu_decode.py --steps 30": (
         "python benchmarks/cpu_decode.py --steps 5 --layers 1 | grep 'ratio of the medians'",
     ),
