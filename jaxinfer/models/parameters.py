@@ -17,7 +17,7 @@ from jaxinfer_kernels.linear.quantized import Format, Quantized, quantize, quant
 
 Init = Literal["normal", "bits", "ones", "zeros"] | float
 May = Literal["be quantized", "have 8 bits"]
-Scale = Literal["above 0", "not 0", "below 255"]
+Scale = Literal["above 0", "0 or above", "not 0", "below 253"]
 FLOATS = ("BF16", "F16", "F32")
 
 

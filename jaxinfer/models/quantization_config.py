@@ -290,10 +290,11 @@ def _modelopt(section: HFConfig) -> Published | None:
     for name in () if groups is None else groups.names():
         if group := groups and groups.section(name):
             _agrees(group, laws)
-    excluded = (*_wildcards(rules, "exclude_modules"), *_wildcards(rules, "ignore"))
+    lists = [key for key in ("exclude_modules", "ignore") if rules.has(key)]
+    excluded = tuple(name for key in lists for name in _wildcards(rules, key))
     for one in {id(section): section, id(rules): rules}.values():
         one.finish()
-    return Published(((_CLASSES, scheme),), excluded, head=True)
+    return Published(((_CLASSES, scheme),), excluded, head=bool(lists))  # files without a list leave the head as it is
 
 
 def _agrees(group: HFConfig, laws: Mapping[str, Any]) -> None:

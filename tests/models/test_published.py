@@ -280,7 +280,7 @@ FAULTS = [
     ("nvfp4 modelopt", "weight", WORDS, "must be stored as U8, got I32"),
     ("nvfp4 modelopt", "weight_scale", None, f"missing: '{MODULE}.weight_scale' of shape [64, 8]"),
     ("nvfp4 modelopt", "weight_scale", ONES[:, :8], "must be stored as F8_E4M3, got F32"),
-    ("nvfp4 modelopt", "weight_scale", BYTES[:, :8].view(E4M3), "must hold finite numbers above 0, 512 of its 512"),
+    ("nvfp4 modelopt", "weight_scale", (BYTES[:, :8] + 184).view(E4M3), "must hold finite numbers 0 or above, 512 of"),
     ("nvfp4 modelopt", "weight_scale", (BYTES[:, :8] + 127).view(E4M3), "512 of its 512 are not, as nan"),
     ("nvfp4 modelopt", "weight_scale_2", np.asarray(np.nan, np.float32), "1 of its 1 are not, as nan"),
     ("nvfp4 modelopt", "weight_scale_2", np.ones(2, np.float32), "must have shape [1], got [2]"),
@@ -289,7 +289,7 @@ FAULTS = [
     ("nvfp4 compressed", "weight_global_scale", np.zeros(1, np.float32), "1 of its 1 are not, as 0.0"),
     ("mxfp4", "weight_scale", BYTES[:, :5], "must have shape [64, 4], got [64, 5]"),
     ("mxfp4", "weight_scale", ONES[:, :4].astype(E4M3), "must be stored as U8, got F8_E4M3"),
-    ("mxfp4", "weight_scale", BYTES[:, :4] + 255, "must hold finite numbers below 255, 256 of its 256 are not, as 255"),
+    ("mxfp4", "weight_scale", BYTES[:, :4] + 253, "must hold finite numbers below 253, 256 of its 256 are not, as 253"),
     ("mxfp4", "weight_global_scale", np.ones(1, np.float32), "is not part of the model in config.json"),
     ("awq", "qzeros", None, f"missing: '{MODULE}.qzeros' of shape [2, 8]"),
     ("awq", "qweight", WORDS, "must have shape [128, 8], got [64, 16]"),
@@ -413,6 +413,15 @@ def test_other_scales_of_rows_in_another_order_are_refused(scheme: Scheme, layou
     with pytest.raises(CheckpointError, match="in another order than the file must be fp8 or int8") as refused:
         as_published({"a": spec}, Published(((("Linear",), scheme),)))
     assert "\n  - a\n  - b\n" in str(refused.value)
+
+
+def test_a_block_whose_scale_is_0_is_nothing(tmp_path: Path) -> None:
+    write_published(tmp_path, "nvfp4 modelopt", num_hidden_layers=1)
+    tensors = tensors_of(tmp_path)
+    tensors["model.layers.0.self_attn.o_proj.weight_scale"][0, 0] = 0
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    held = np.asarray(widened(load(tmp_path)[1].layers.o[0]))
+    assert not held[0, :16].any() and held[0, 16:].any()
 
 
 def test_modelopt_s_own_file_says_how_weights_are_stored_where_config_json_does_not(tmp_path: Path) -> None:

@@ -228,6 +228,12 @@ def test_modelopt_says_it_in_either_form_with_wildcards(section: dict[str, Any])
     assert quantization_words({"quantization_config": section}) == "fp8 with a scale per tensor"
 
 
+def test_modelopt_s_older_files_which_exclude_nothing_leave_the_head_as_it_is() -> None:
+    published = read({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": None}})
+    assert published is not None
+    assert published.of(Q) == Fp8("tensor") and published.of("lm_head") is None
+
+
 def test_a_wildcard_is_no_pattern_of_other_characters() -> None:
     published = read(MODELOPT | {"ignore": ["model*q.proj", "model.layers.1.*proj"]})
     assert published.of(Q) == Fp8("tensor"), "a point is a point"
