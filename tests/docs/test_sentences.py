@@ -30,7 +30,7 @@ TYPED = {
         "python benchmarks/cpu_beside.py demo --rounds 1 --engines int8 | grep '^int8 '",
     ),
     "python benchmarks/cpu_decode.py --steps 30": (
-        "python benchmarks/cpu_decode.py --steps 5 --layers 1 | grep 'ratio of the medians'",
+        "python benchmarks/cpu_decode.py --steps 30 --layers 1 | grep 'ratio of the medians'",
     ),
     "jaxinfer run MODEL": ('jaxinfer run demo "What is 7 plus 5?" | grep 12',),
     "jaxinfer chat MODEL": ("jaxinfer chat demo",),

@@ -10,13 +10,12 @@
 namespace jaxinfer {
 namespace {
 
-constexpr int kLanes = 16;
-constexpr int kMostQueries = 16, kMostWidth = 256, kMostPage = 128;
-using Floats = Lanes<kLanes>::Floats;
-using Ints = Lanes<kLanes>::Ints;
+constexpr int kMostQueries = 16, kMostPage = 128;
 
 // exp of values up to 0, to some 2 units in the last place: 2^n times a polynomial of degree 6 in the rest.
+template <int LANES, typename Floats = typename Lanes<LANES>::Floats>
 INLINE Floats exponential(Floats x) {
+  using Ints = typename Lanes<LANES>::Ints;
   x = x < -87.0f ? Floats{} - 87.0f : x;
   const Floats scaled = x * 1.44269504f - 0.5f;  // rounded towards 0 next, to the nearest
   const Ints whole = __builtin_convertvector(scaled, Ints);
@@ -38,26 +37,25 @@ struct Decode {
   int64_t heads, kv_heads, width, page, pages, layer, table_width, window;
 };
 
-using Both = Pair<kLanes>;
-
-INLINE float dot(const Both* query, const bf16* key, int width) {
-  Floats sum = {};
-  UNROLL for (int w = 0; w < width; ++w) {
-    const Both values = widened<kLanes>(key + w * 2 * kLanes);
+template <int LANES, int WIDTH>
+INLINE float dot(const Pair<LANES>* query, const bf16* key) {
+  typename Lanes<LANES>::Floats sum = {};
+  UNROLL for (int w = 0; w < WIDTH; ++w) {
+    const auto values = widened<LANES>(key + w * 2 * LANES);
     sum += query[w].even * values.even;
     sum += query[w].odd * values.odd;
   }
-  return total<kLanes>(sum);
+  return total<LANES>(sum);
 }
 
-// WIDTH: pairs of vectors of a head.
-template <int WIDTH>
+// LANES: of a vector of the instruction set; the compiler keeps longer ones in memory. WIDTH: pairs of vectors of a head.
+template <int LANES, int WIDTH>
 INLINE void attend(const Decode& d, int64_t row, int64_t kv_head) {
   const int64_t queries = d.heads / d.kv_heads, length = d.lengths[row];
   const bf16* q = d.q + (row * d.heads + kv_head * queries) * d.width;
   bf16* out = d.out + (row * d.heads + kv_head * queries) * d.width;
   const float scale = 1.0f / std::sqrt(float(d.width));
-  Both sums[kMostQueries][WIDTH] = {};
+  Pair<LANES> sums[kMostQueries][WIDTH] = {};
   float most[kMostQueries], weights[kMostQueries] = {};
   for (int64_t i = 0; i < queries; ++i) most[i] = -3.0e38f;
   const int64_t low = d.window ? std::max<int64_t>(0, length - d.window) : 0;
@@ -68,14 +66,14 @@ INLINE void attend(const Decode& d, int64_t row, int64_t kv_head) {
     const int64_t count = std::min<int64_t>(d.page, length - at * d.page);
     const bf16 *keys = d.k + place, *values = d.v + place;
     for (int64_t i = 0; i < queries; ++i) {
-      Both query[WIDTH];
+      Pair<LANES> query[WIDTH];
       UNROLL for (int w = 0; w < WIDTH; ++w) {
-        query[w] = widened<kLanes>(q + i * d.width + w * 2 * kLanes);
+        query[w] = widened<LANES>(q + i * d.width + w * 2 * LANES);
         query[w].even *= scale;
         query[w].odd *= scale;
       }
       alignas(64) float scores[kMostPage];
-      for (int64_t t = first; t < count; ++t) scores[t] = dot(query, keys + t * d.width, WIDTH);
+      for (int64_t t = first; t < count; ++t) scores[t] = dot<LANES, WIDTH>(query, keys + t * d.width);
       float top = most[i];
       for (int64_t t = first; t < count; ++t) top = std::max(top, scores[t]);
       const float shrink = std::exp(most[i] - top);
@@ -85,14 +83,14 @@ INLINE void attend(const Decode& d, int64_t row, int64_t kv_head) {
       }
       weights[i] *= shrink;
       most[i] = top;
-      for (int64_t t = first; t < count; t += kLanes) {
-        Floats weight;
-        for (int j = 0; j < kLanes; ++j) weight[j] = t + j < count ? scores[t + j] - top : -87.0f;
-        weight = exponential(weight);
-        for (int64_t j = 0; j < std::min<int64_t>(kLanes, count - t); ++j) {
+      for (int64_t t = first; t < count; t += LANES) {
+        typename Lanes<LANES>::Floats weight;
+        for (int j = 0; j < LANES; ++j) weight[j] = t + j < count ? scores[t + j] - top : -87.0f;
+        weight = exponential<LANES>(weight);
+        for (int64_t j = 0; j < std::min<int64_t>(LANES, count - t); ++j) {
           weights[i] += weight[j];
           UNROLL for (int w = 0; w < WIDTH; ++w) {
-            const Both value = widened<kLanes>(values + (t + j) * d.width + w * 2 * kLanes);
+            const auto value = widened<LANES>(values + (t + j) * d.width + w * 2 * LANES);
             sums[i][w].even += weight[j] * value.even;
             sums[i][w].odd += weight[j] * value.odd;
           }
@@ -102,24 +100,24 @@ INLINE void attend(const Decode& d, int64_t row, int64_t kv_head) {
   }
   for (int64_t i = 0; i < queries; ++i)
     for (int w = 0; w < WIDTH; ++w)
-      for (int j = 0; j < kLanes; ++j) {
-        bf16* pair = out + i * d.width + (w * kLanes + j) * 2;
+      for (int j = 0; j < LANES; ++j) {
+        bf16* pair = out + i * d.width + (w * LANES + j) * 2;
         pair[0] = narrow(length > 0 ? sums[i][w].even[j] / weights[i] : 0.0f);
         pair[1] = narrow(length > 0 ? sums[i][w].odd[j] / weights[i] : 0.0f);
       }
 }
 
-#define OF_WIDTH(name, attributes)                                                    \
-  attributes void name(const Decode& d, int64_t row, int64_t kv_head) {               \
-    switch (d.width / (2 * kLanes)) {                                                       \
-      case 2: return attend<2>(d, row, kv_head);                                      \
-      case 4: return attend<4>(d, row, kv_head);                                      \
-      default: return attend<8>(d, row, kv_head);                                    \
-    }                                                                                 \
+#define OF_WIDTH(name, lanes, attributes)                               \
+  attributes void name(const Decode& d, int64_t row, int64_t kv_head) { \
+    switch (d.width) {                                                  \
+      case 64: return attend<lanes, 32 / lanes>(d, row, kv_head);       \
+      case 128: return attend<lanes, 64 / lanes>(d, row, kv_head);      \
+      default: return attend<lanes, 128 / lanes>(d, row, kv_head);      \
+    }                                                                   \
   }
-OF_WIDTH(attend_avx512, __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,avx2,prefer-vector-width=512"))))
-OF_WIDTH(attend_avx2, __attribute__((target("avx2,fma"))))
-OF_WIDTH(attend_plain, )
+OF_WIDTH(attend_avx512, 16, __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,avx2,prefer-vector-width=512"))))
+OF_WIDTH(attend_avx2, 8, __attribute__((target("avx2,fma"))))
+OF_WIDTH(attend_plain, 4, )
 
 ffi::Error decode(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> q, ffi::Buffer<ffi::BF16> k, ffi::Buffer<ffi::BF16> v,
                   ffi::BufferR0<ffi::S32> layer, ffi::BufferR2<ffi::S32> table, ffi::BufferR1<ffi::S32> slots,
