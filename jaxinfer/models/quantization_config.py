@@ -286,10 +286,10 @@ def _modelopt(section: HFConfig) -> Published | None:
     if isinstance(scheme, Fp4):
         laws |= {"num_bits": 4, "group_size": scheme.group, "strategy": "tensor_group"}
     rules.must_be("group_size", (laws["group_size"],) if "group_size" in laws else (), ELSE)
-    groups = rules.section("config_groups")
-    for name in () if groups is None else groups.names():
-        if group := groups and groups.section(name):
-            _agrees(group, laws)
+    if groups := rules.section("config_groups"):
+        for name in groups.names():
+            if group := groups.section(name):
+                _agrees(group, laws)
     lists = [key for key in ("exclude_modules", "ignore") if rules.has(key)]
     excluded = tuple(name for key in lists for name in _wildcards(rules, key))
     for one in {id(section): section, id(rules): rules}.values():

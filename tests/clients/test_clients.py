@@ -1,6 +1,6 @@
 """Clients that people use, each a program with packages of its own, see what the bytes on the wire say.
 
-`make clients` puts them into .clients, as `make test-full` does before it starts; without them these tests fail.
+`make clients` puts them into .clients, as `make test-full` does before its slow tests; without them these tests fail.
 Each program is given one JSON object: base, key, chat, text, embedding, response and message (bodies to send), stop (a
 text to stop at), next (what to say next) and system (what to say first). It prints one with everything that it saw. All
 APIs are asked the same, so all clients must be answered the same.

@@ -157,6 +157,7 @@ def bits(tensor: torch.Tensor) -> np.ndarray:
 
 
 EIGHT, WHOLE, FOUR = dict(num_bits=8, type="float"), dict(num_bits=8, type="int"), dict(num_bits=4, type="int")
+FP4 = dict(num_bits=4, type="float")
 FORMS: dict[str, Callable[[], dict[str, torch.Tensor]]] = {
     "compressed-tensors fp8 channel": partial(compressed, "float-quantized", strategy="channel", **EIGHT),
     "compressed-tensors fp8 tensor": partial(compressed, "float-quantized", strategy="tensor", **EIGHT),
@@ -179,22 +180,15 @@ FORMS: dict[str, Callable[[], dict[str, torch.Tensor]]] = {
     "modelopt fp8": modelopt_fp8,
     "modelopt nvfp4": modelopt_nvfp4,
     "compressed-tensors mxfp4": partial(
-        compressed,
-        "mxfp4-pack-quantized",
-        num_bits=4,
-        type="float",
-        strategy="group",
-        group_size=32,
-        scale_dtype=torch.uint8,
+        compressed, "mxfp4-pack-quantized", strategy="group", group_size=32, scale_dtype=torch.uint8, **FP4
     ),
     "compressed-tensors nvfp4": partial(
         compressed,
         "nvfp4-pack-quantized",
-        num_bits=4,
-        type="float",
         strategy="tensor_group",
         group_size=16,
         scale_dtype=torch.float8_e4m3fn,
+        **FP4,
     ),
 }
 
