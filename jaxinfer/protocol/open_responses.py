@@ -10,6 +10,7 @@ from jaxinfer.protocol.carried import OTHERS_REFUSED, carried, speaking_of
 from jaxinfer.protocol.chat import ChatRequest, Effort, read_chat
 from jaxinfer.protocol.fields import GENERATING, Envelope, Refusal, read_wire, required
 from jaxinfer.protocol.flat_tools import RESPONSES, flat, nested, nested_choice
+from jaxinfer.protocol.response_calls import Item
 from jaxinfer.protocol.response_items import Messages, read_input
 from jaxinfer.protocol.sampling import GenerationDefaults
 from jaxinfer.protocol.validate import MAX_LOGPROBS, Range, invalid
@@ -127,13 +128,19 @@ class ResponseRequest:
 
 
 def read_response_request(
-    body: dict[str, Any], history_of: Callable[[str], Messages], *, max_logprobs: int = MAX_LOGPROBS
+    body: dict[str, Any],
+    history_of: Callable[[str], Messages],
+    item_of: Callable[[str], Item | None],
+    *,
+    max_logprobs: int = MAX_LOGPROBS,
 ) -> ResponseRequest:
-    """Read a request's JSON object. history_of: the conversation up to a response's end. Raises InvalidRequest."""
+    """Read a request's JSON object. history_of: the conversation up to a response's end.    item_of: what an earlier
+    response said, by the item's id; None where that is not held. Raises InvalidRequest.
+    """
     required(body, "input")
     wire, unknown = read_wire(body, ResponseWire, refused=RESPONSE_REFUSED, also_known=GENERATING)
     before = [] if wire.previous_response_id is None else history_of(wire.previous_response_id)
-    messages, unknown_in_items = read_input(wire.input, before)
+    messages, unknown_in_items = read_input(wire.input, before, item_of)
     offered = nested(wire.tools, RESPONSES)
     own: dict[str, Any] = {"max_tokens": wire.max_output_tokens, "top_logprobs": _top_logprobs(wire, max_logprobs)}
     own["tools"] = offered.tools

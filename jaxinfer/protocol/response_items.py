@@ -1,13 +1,16 @@
 """The input of /v1/responses: items of several types, put together into chat's messages."""
 
+from collections.abc import Callable
 from typing import Any
 
+from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.messages import MAX_MESSAGES, Dialect, called, read_content, read_message, unknown_in
 from jaxinfer.protocol.parts import read_thoughts
-from jaxinfer.protocol.response_calls import CALL_FIELDS, CALLS, OWN_RESULTS, RESULT_FIELDS, RESULTS, result_id
+from jaxinfer.protocol.response_calls import CALL_FIELDS, CALLS, OWN_RESULTS, RESULT_FIELDS, RESULTS, Item, result_id
 from jaxinfer.protocol.validate import Verbatim, invalid, show, unsupported
 
 Messages = list[dict[str, Any]]
+_REFERENCE = "item_reference"
 BLANK = frozenset({"ghost_snapshot"})  # what agents note for themselves: Codex's commit of a folder
 LOST = frozenset({"compaction", "compaction_summary", "context_compaction"})  # which only who wrote it can read
 DIALECT = Dialect(
@@ -19,9 +22,9 @@ DIALECT = Dialect(
 )
 
 
-def read_input(raw: Any, before: Messages) -> tuple[Messages, tuple[str, ...]]:
+def read_input(raw: Any, before: Messages, item_of: Callable[[str], Item | None]) -> tuple[Messages, tuple[str, ...]]:
     """The messages, and the names of fields that nobody reads; a text is the user's. before: the conversation that they
-    go on with. Raises InvalidRequest.
+    go on with.    item_of: an item of an earlier response, by its id. Raises InvalidRequest.
     """
     if isinstance(raw, str):
         return [{"role": "user", "content": raw}], ()
@@ -29,9 +32,10 @@ def read_input(raw: Any, before: Messages) -> tuple[Messages, tuple[str, ...]]:
         raise invalid("input", "a text or a list of items", raw)
     if not 1 <= len(raw) <= MAX_MESSAGES:
         raise invalid("input", f"a list of 1 to {MAX_MESSAGES} items", Verbatim(str(len(raw))))
-    reader = _Reader()
+    reader, places = _Reader(), dict[str, str]()
     for position, item in enumerate(raw):
-        reader.add(item, f"input[{position}]")
+        path = f"input[{position}]"
+        reader.add(_referenced(item, path, places, item_of) if _kind_of(item) == _REFERENCE else item, path)
     reader.end()
     if len(before) + len(reader.messages) > MAX_MESSAGES:
         law = f"a list of at most {MAX_MESSAGES} messages, with those that it goes on from"
@@ -126,7 +130,28 @@ def _kind_of(item: Any) -> Any:
     if not isinstance(item, dict):
         return None
     is_reference = item.get("type") is None and isinstance(item.get("id"), str) and "role" not in item
-    return "item_reference" if is_reference else item.get("type")
+    return _REFERENCE if is_reference else item.get("type")
+
+
+def _referenced(item: Item, path: str, places: dict[str, str], item_of: Callable[[str], Item | None]) -> Item:
+    """The item that a reference names. places: the references before, by what they name; each names another, so that
+    a short request is not a long conversation.
+    """
+    item_id = item.get("id")
+    if not isinstance(item_id, str):
+        raise invalid(f"{path}.id", f"the id of the item that this {_REFERENCE} stands for", item_id)
+    if item_id in places:
+        law = f"another item's than that of {places[item_id]}"
+        raise invalid(f"{path}.id", f"in an {_REFERENCE} {law}", item_id, cure="name each item once")
+    places[item_id] = path
+    found = item_of(item_id)
+    if found is None:
+        message = (
+            f"{path} of type {_REFERENCE} must name an item of a stored response of yours that is still held, "
+            f"got {show(item_id)}; send the item itself"
+        )
+        raise InvalidRequest(message, param=f"{path}.id", code="item_not_found")
+    return found
 
 
 def _result(call_id: str, text: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import secrets
 import time
-from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -11,7 +10,8 @@ from starlette.responses import Response
 from jaxinfer.errors import InvalidRequest, NotFound
 from jaxinfer.llm.asked import check_abilities, rendered, served_model
 from jaxinfer.protocol.carried import speaking_of
-from jaxinfer.protocol.open_responses import NAMES, read_response_request
+from jaxinfer.protocol.open_responses import NAMES, ResponseRequest, read_response_request
+from jaxinfer.protocol.response_calls import Item
 from jaxinfer.protocol.response_items import Messages
 from jaxinfer.protocol.response_object import ResponseForm
 from jaxinfer.protocol.response_output import Said
@@ -30,18 +30,14 @@ async def create_response(request: Request) -> Response | EventStream:
     store: ResponseStore = request.app.state.responses
     tenant, response_id = request.state.tenant.name, f"resp_{secrets.token_hex(24)}"
     shared: list[Messages] = []  # the history it goes on from, held for all who go on from it meanwhile
-
-    def history_of(previous_id: str) -> Messages:
-        shared.append(_history(request, previous_id))
-        return shared[-1]
-
-    wanted = read_response_request(await read_ranked(request), history_of, max_logprobs=llm.info.max_logprobs)
+    wanted = _wanted(request, await read_ranked(request), shared)
 
     def keep(response: dict[str, Any], said: Said) -> None:
         shared.clear()
         if wanted.wire.store:
             history = [*wanted.conversation, said.message()]
-            store.put(tenant, response_id, encode_json(response), encode_json(history))
+            item_ids = tuple(item["id"] for item in response["output"])
+            store.put(tenant, response_id, encode_json(response), encode_json(history), item_ids)
 
     model = served_model(llm.info, wanted.wire.model)
     form = ResponseForm(response_id, int(time.time()), model, wanted.settings(llm.info.defaults), keep)
@@ -52,8 +48,7 @@ async def create_response(request: Request) -> Response | EventStream:
 async def count_input_tokens(request: Request) -> Response:
     """How many tokens the model would read of such a request."""
     llm = open_llm(request)
-    body = await read_prompt(request)
-    wanted = read_response_request(body, partial(_history, request), max_logprobs=llm.info.max_logprobs)
+    wanted = _wanted(request, await read_prompt(request), [])
     served_model(llm.info, wanted.wire.model)
     headers = unread(request, wanted.chat.unknown)
     with speaking_of(NAMES):
@@ -61,6 +56,23 @@ async def count_input_tokens(request: Request) -> Response:
         ids, _ = await rendered(llm, wanted.chat)
     counted = {"object": "response.input_tokens", "input_tokens": len(ids)}
     return Response(encode_json(counted), headers=headers, media_type="application/json")
+
+
+def _wanted(request: Request, body: dict[str, Any], shared: list[Messages]) -> ResponseRequest:
+    """The request, with what it names of earlier responses. shared: takes the history that it goes on from."""
+    store: ResponseStore = request.app.state.responses
+    tenant, read = request.state.tenant.name, dict[str, Item]()
+
+    def history_of(previous_id: str) -> Messages:
+        shared.append(_history(request, previous_id))
+        return shared[-1]
+
+    def item_of(item_id: str) -> Item | None:
+        if item_id not in read:
+            read.update(store.items(tenant, item_id))
+        return read.get(item_id)
+
+    return read_response_request(body, history_of, item_of, max_logprobs=request.app.state.llm.info.max_logprobs)
 
 
 def _history(request: Request, previous_id: str) -> Messages:

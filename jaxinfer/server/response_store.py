@@ -9,22 +9,33 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from jaxinfer.protocol.response_calls import Item
 from jaxinfer.protocol.response_items import Messages
 
 ENTRY_BYTES = 512  # what Python needs for an entry beside its bytes
+ITEM_BYTES = 384  # and for each item by whose id it is found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stored:
-    """body: the response object.    history: the conversation up to its end, as JSON.    stored_s: when."""
+    """body: the response object.    history: the conversation up to its end, as JSON.    stored_s: when.
+    item_ids: of its output.
+    """
 
     body: bytes
     history: bytes
     stored_s: float
+    item_ids: tuple[str, ...] = ()
 
     @property
     def num_bytes(self) -> int:
-        return len(self.body) + len(self.history) + ENTRY_BYTES
+        return len(self.body) + len(self.history) + ENTRY_BYTES + ITEM_BYTES * len(self.item_ids)
+
+
+class _Output(msgspec.Struct):
+    """What is read of a response object."""
+
+    output: list[Item]
 
 
 class _History(list[dict[str, Any]]):
@@ -48,12 +59,14 @@ class ResponseStore:
         self._now_s = now_s
         self._held: dict[str, dict[str, Stored]] = {}  # oldest first
         self._num_bytes: defaultdict[str, int] = defaultdict(int)
+        self._holders: dict[tuple[str, str], str] = {}  # a tenant's item to the response that holds it
         self._read: WeakValueDictionary[tuple[str, str], _History] = WeakValueDictionary()
 
-    def put(self, tenant: str, response_id: str, body: bytes, history: bytes) -> None:
+    def put(self, tenant: str, response_id: str, body: bytes, history: bytes, item_ids: tuple[str, ...] = ()) -> None:
         """Keep a response, as long as there is room."""
-        stored = Stored(body, history, self._now_s())
+        stored = Stored(body, history, self._now_s(), item_ids)
         self._held.setdefault(tenant, {})[response_id] = stored
+        self._holders |= dict.fromkeys(((tenant, item_id) for item_id in item_ids), response_id)
         self._num_bytes[tenant] += stored.num_bytes
         self._forget_old()
         while sum(map(len, self._held.values())) > self.max_responses:
@@ -75,6 +88,12 @@ class ResponseStore:
         if found is None:
             found = self._read[tenant, response_id] = _History(msgspec.json.decode(stored.history))
         return found
+
+    def items(self, tenant: str, item_id: str) -> dict[str, Item]:
+        """All that the response of this tenant's said that holds the item, by id; nothing where none holds it."""
+        stored = self.get(tenant, self._holders.get((tenant, item_id), ""))
+        output = [] if stored is None else msgspec.json.decode(stored.body, type=_Output).output
+        return {item["id"]: item for item in output}
 
     def forget(self, tenant: str, response_id: str) -> bool:
         """Whether there was such a response; there no longer is."""
@@ -98,6 +117,9 @@ class ResponseStore:
         self._drop(tenant, next(iter(self._held[tenant])))
 
     def _drop(self, tenant: str, response_id: str) -> None:
-        self._num_bytes[tenant] -= self._held[tenant].pop(response_id).num_bytes
+        stored = self._held[tenant].pop(response_id)
+        self._num_bytes[tenant] -= stored.num_bytes
+        for item_id in stored.item_ids:
+            self._holders.pop((tenant, item_id), None)
         if not self._held[tenant]:
             del self._held[tenant], self._num_bytes[tenant]

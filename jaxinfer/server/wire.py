@@ -86,6 +86,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._is_half_closed = False  # by the client, which sends nothing more
+        self._ending: bytes | None = None  # the last to write, behind all answers that are due; nothing is read by then
         self._interim_at: deque[float] = deque()  # of the loop's clock: when it is probed whether the client is there
         self._look_again: asyncio.TimerHandle | None = None
         # until the first byte, like between two requests; uvicorn itself would wait for ever
@@ -130,19 +131,18 @@ class BoundedProtocol(HttpToolsProtocol):
         """The client sends nothing more, and may read on or be gone: what it has asked for is answered until it is seen
         to be gone. Returns whether the connection stays open.
         """
+        if self._is_coming:
+            message = "the request must be whole before the client stops sending, this one is cut short; send all of it"
+            self._refuse(HTTPStatus.BAD_REQUEST, message, "invalid_http")
         cycle = self._answering()
-        if cycle is None or cycle.more_body:
-            self._refuse_cut()
+        if cycle is None:
             return False
         is_gone = cycle.scope["http_version"] != "1.1" and not cycle.response_started  # it knows no interim responses
         if is_gone or self.scheme == "https":  # TLS knows no half of a connection
             return False
         if not self._is_half_closed:
-            self._is_half_closed = True
+            self._is_half_closed, self._ending = True, self._ending or b""
             self._stop_timer()
-            if self._is_coming and self._in_body:  # what is cut short waits behind others: it never begins
-                self.pipeline.popleft()
-                self._unanswered.pop()
             self._interim_at.extend(self.loop.time() + pause_s for pause_s in self.interim_s)
             self._look()
         return True
@@ -172,24 +172,18 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._is_half_closed and self._answering() is None and not self.transport.is_closing():
-            self._refuse_cut()
-            self.transport.close()
-
-    def _refuse_cut(self) -> None:
-        """Refuse what has come of a request, behind which nothing comes, unless it was answered without its body."""
-        if self._is_coming and not (self._in_body and self.cycle.response_started):
-            message = "the request must be whole before the client stops sending, this one is cut short; send all of it"
-            self._refuse(HTTPStatus.BAD_REQUEST, message, "invalid_http")
+        self._end()
 
     def data_received(self, data: bytes) -> None:
+        if self._ending is not None:
+            return
         if self._timer is None:
             self._recent_bytes = 0
             self._start_timer()
         self._recent_bytes += len(data)
         self._unparsed_bytes += len(data)
         super().data_received(data)
-        if self._unparsed_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+        if self._unparsed_bytes > MAX_HEAD_BYTES and self._ending is None and not self.transport.is_closing():
             self._refuse_head()
 
     def decline(self, rest: bytes) -> None:
@@ -241,11 +235,11 @@ class BoundedProtocol(HttpToolsProtocol):
             raise _BadCoding
         if self.parser.get_http_version() not in VERSIONS:
             raise _BadVersion
-        self._in_body = True
         self._body_follows = self.parser.should_upgrade() and any(
             name == b"transfer-encoding" or value.strip(b" 0") for name, value in self._framing()
         )
         super().on_headers_complete()
+        self._in_body = True
         if 0 < len(self.pipeline) <= READ_AHEAD:
             self.flow.resume_reading()  # uvicorn stops, and would not notice that the client leaves
         while self._unanswered and self._unanswered[0].response_complete:
@@ -335,14 +329,33 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message, "head_too_large")
 
     def _refuse(self, status: HTTPStatus, message: str, code: str) -> None:
+        """Refuse what is coming, in its turn, and close: nobody can tell where another request would begin."""
+        self._ending = b""
+        has_cycle = self._is_coming and self._in_body
+        if not (has_cycle and self.cycle.response_started):  # else it is answered without its body
+            self._ending = self._refusal(status, message, code)
+            if has_cycle:
+                self._unanswered.pop()
+                if self.pipeline and self.pipeline[0][0] is self.cycle:  # behind others: it never begins
+                    self.pipeline.popleft()
+        self._is_coming = False
+        self._stop_timer()
+        self._end()
+
+    def _end(self) -> None:
+        """Write what is due last and close, once all else is answered."""
+        if self._ending is not None and self._answering() is None and not self.transport.is_closing():
+            self.transport.write(self._ending)
+            self.transport.close()
+
+    def _refusal(self, status: HTTPStatus, message: str, code: str) -> bytes:
         path = plain(self.url.partition(b"?")[0].decode("latin-1"))
         body = body_for(InvalidRequest(message, code=code), status, path, None)
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
             f"content-length: {len(body)}\r\n\r\n"
         )
-        self.transport.write(head.encode() + body)
-        self.transport.close()
+        return head.encode() + body
 
 
 def _unchunked(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:

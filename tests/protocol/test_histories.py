@@ -31,7 +31,7 @@ def of_chat(messages: Any) -> Messages:
 
 
 def of_responses(items: Any, **fields: Any) -> Messages:
-    return read_response_request({"input": items, **fields}, lambda _: []).chat.messages
+    return read_response_request({"input": items, **fields}, lambda _: [], lambda _: None).chat.messages
 
 
 def of_messages(messages: Any, **fields: Any) -> Messages:
@@ -211,7 +211,7 @@ def test_no_tools_are_the_same_to_every_door_whatever_choice_is_sent_beside_them
     anthropic = {"messages": turns, "max_tokens": 9, "tools": tools, "tool_choice": kinds.get(choice)}
     doors: list[Callable[[], Any]] = [
         lambda: read_chat({"messages": turns, **fields}).tools,
-        lambda: read_response_request({"input": turns, **fields}, lambda _: []).chat.tools,
+        lambda: read_response_request({"input": turns, **fields}, lambda _: [], lambda _: None).chat.tools,
         lambda: read_message_request(anthropic).tools,
         lambda: read_tools(tools, choice, True),  # LLM.chat's
     ]
@@ -301,14 +301,6 @@ def test_settings_of_a_turn_are_no_message():
             of_messages(sent)
 
 
-@pytest.mark.parametrize(
-    "item", [{"id": "msg_1"}, {"id": "msg_1", "type": None}, {"id": "m", "type": "item_reference"}]
-)
-def test_a_reference_to_an_item_is_refused_as_one_with_and_without_its_type(item):
-    with pytest.raises(InvalidRequest, match=r"input\[0\] of type .item_reference"):
-        of_responses([item])
-
-
 # What is no text, and items that are neither a message, a thought, a call nor a result
 PICTURES = {
     "image_url",
@@ -329,7 +321,6 @@ ITEMS = {
     "additional_tools",
 }
 ITEMS |= {"configuration_update", "compaction", "image_generation_call", "mcp_list_tools", "compaction_trigger"}
-ITEMS |= {"item_reference"}
 OWN = {  # whose blocks they are, of those that the types allow in every message
     "user": {"thinking", "tool_use", "server_tool_use", "mcp_tool_use"},
     "assistant": {"tool_result"},
@@ -389,9 +380,11 @@ CALLED = [{"type": "function_call", "call_id": word, "name": "f", "arguments": "
 
 def test_every_item_of_openai_s_types_is_read_by_responses_or_refused_by_type_and_place():
     for item in drawn(response_types.ResponseInputItemParam, 800):
-        if item.get("type") is None and "role" not in item:
-            wrong = {"item_reference"}
-            check(lambda item=item: of_responses([*CALLED, item]), wrong, f"input[{len(CALLED)}]", item)
+        if item.get("type") in (None, "item_reference") and "role" not in item:
+            with pytest.raises(
+                InvalidRequest, match=rf"^input\[{len(CALLED)}\] of type item_reference must name an item"
+            ):
+                of_responses([*CALLED, item])
             continue
         if item.get("type") == "function_call_output" and item.get("call_id") is None:
             item["call_id"] = "x"  # which call it answers nobody could say
@@ -402,7 +395,7 @@ def test_every_item_of_openai_s_types_is_read_by_responses_or_refused_by_type_an
 
 
 USED = [{"type": "tool_use", "id": word, "name": "f", "input": {}} for word in WORDS]
-RESULTS = [{"type": "tool_result", "tool_use_id": word} for word in WORDS]
+TOLD = [{"type": "tool_result", "tool_use_id": word} for word in WORDS]
 
 
 def check_message(message: dict[str, Any]) -> None:
@@ -416,7 +409,7 @@ def check_message(message: dict[str, Any]) -> None:
         return
     blocks = parts("text", [content]) if isinstance(content, str) else content
     if role == "assistant":
-        sent = [{"role": role, "content": [*USED, *blocks]}, {"role": "user", "content": RESULTS}]
+        sent = [{"role": role, "content": [*USED, *blocks]}, {"role": "user", "content": TOLD}]
     else:
         sent = [{"role": "assistant", "content": USED}, {"role": role, "content": blocks}]
     wrong = unreadable(blocks, role)

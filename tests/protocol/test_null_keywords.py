@@ -47,7 +47,7 @@ def messages(**fields: Any) -> Any:
 
 
 def of_responses(**fields: Any) -> Any:
-    return read_response_request({"input": "x", **fields}, lambda _: []).chat
+    return read_response_request({"input": "x", **fields}, lambda _: [], lambda _: None).chat
 
 
 def tool(schema: Any, **more: Any) -> list[dict[str, Any]]:

@@ -95,7 +95,7 @@ BODIES = st.builds(
 READERS = {
     "chat": read_chat,
     "completion": lambda body: read_completion(body, vocab_size=VOCAB),
-    "response": lambda body: read_response_request(body, lambda _: []).chat,
+    "response": lambda body: read_response_request(body, lambda _: [], lambda _: None).chat,
     "message": read_message_request,
     "count": read_count_tokens,
     "tokenize": read_tokenize,

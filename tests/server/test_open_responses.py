@@ -286,7 +286,7 @@ def test_a_response_under_way_is_cancelled_by_its_own_tenant_alone():
         ({"input": [said("tool", "x")]}, "input[0].role", "unsupported_parameter"),
         ({"input": [said("user", [{"type": "input_text", "x": "x"}])]}, "input[0].content[0]", "invalid_value"),
         ({"input": [said("user", [{"type": "input_image"}])]}, "input[0].content[0]", "unsupported_parameter"),
-        ({"input": [said("user", "x"), {"type": "item_reference"}]}, "input[1].type", "unsupported_parameter"),
+        ({"input": [said("user", "x"), {"type": "item_reference"}]}, "input[1].id", "invalid_value"),
         ({"input": [{"type": [], "role": "user", "content": "x"}]}, "input[0].type", "unsupported_parameter"),
         ({"input": [said("user", "x")] * 5000}, "input", "invalid_value"),
         ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),

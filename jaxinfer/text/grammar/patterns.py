@@ -5,15 +5,17 @@ What a class holds beyond ASCII is no matter, since texts are followed as far as
 anything else in it than what is read here, nothing is known.
 """
 
+import re
 import string
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b'"\\')  # bytes of a JSON string that stand for themselves
-MAX_LENGTH, MAX_PLACES, MAX_STATES = 500, 400, 1000
+MAX_LENGTH, MAX_PLACES, MAX_STATES = 2000, 400, 1000
 MAX_READ, MAX_NESTED = 2000, 30  # parts, what is repeated as often as it may come; parentheses within one another
 _NAMED = {"d": string.digits, "w": string.ascii_letters + string.digits + "_", "s": " "}
 _LITERALS = frozenset(map(chr, PLAIN)) - frozenset("^$*+?()[]{}|.")
+_CODE = re.compile(r"x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}")  # as quoting.py and ecma.py write them
 _IN_CLASSES = frozenset(map(chr, PLAIN)) - frozenset("[]&~^-")
 
 
@@ -207,8 +209,8 @@ class _Reader:
         if is_not:
             self._take()
         while (sign := self._take()) != "]":
-            if sign == "\\" and self.left[:3] == "x00":  # as quoting.py writes what is none of PLAIN
-                self.left = self.left[3:]
+            if sign == "\\" and (found_code := _CODE.match(self.left)):
+                found |= self._coded(found_code)
                 continue
             if sign == "-":  # for itself, at either end
                 if found and self.left[:1] != "]":
@@ -226,6 +228,18 @@ class _Reader:
                 taken = frozenset(range(min(taken), ord(last) + 1)) & PLAIN
             found |= taken
         return PLAIN - found if is_not else found
+
+    def _coded(self, first: re.Match[str]) -> frozenset[int]:
+        """Of a class, a code or a range between two, behind its first backslash."""
+        self.left = self.left[first.end() :]
+        last = first
+        if self.left[:2] == "-\\":
+            after = _CODE.match(self.left[2:])
+            if after is None:
+                raise _UnknownError
+            self.left, last = self.left[2 + after.end() :], after
+        low, high = int(first[0][1:], 16), int(last[0][1:], 16)
+        return frozenset(byte for byte in PLAIN if low <= byte <= high)
 
 
 def _joined(one: _Fragment, other: _Fragment) -> _Fragment:

@@ -12,7 +12,8 @@ _HEX = "[0-9a-fA-F]"
 # More than one sign. Their lengths are bounded, and a class that nobody closes goes on to the end, so that an
 # expression of any length is read in one go.
 _ITEM = rf"\\(?:[pPxu]\{{[^}}]{{0,64}}\}}|x{_HEX}{{2}}|u{_HEX}{{4}}|.)|\[:\^?[a-z]{{1,12}}:\]"
-_CLASS = re.compile(rf"\[\^?\]?(?:{_ITEM}|[^\]\\])*(?:\]|\\?\Z)|{_ITEM}", re.DOTALL)
+CLASS = rf"\[\^?\]?(?:{_ITEM}|[^\]\\])*(?:\]|\\?\Z)|{_ITEM}"  # in brackets, or an escape that stands for itself
+_CLASS = re.compile(CLASS, re.DOTALL)
 _NESTED = re.compile(r"\\.|[\[&~|]", re.DOTALL)  # signs of sets, which Python warns of
 _CODE = re.compile(rf"\\[xu]\{{({_HEX}{{1,6}})\}}")
 _BY_NAME = re.compile(r"\\([pP])\{?\^?(?:\w+=)?([\w ]+)\}?|\[:(\^?)([a-z]+):\]")

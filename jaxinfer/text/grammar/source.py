@@ -11,6 +11,7 @@ import msgspec
 
 from jaxinfer.text.grammar.bounds import fractions, hold_bounds
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
+from jaxinfer.text.grammar.ecma import as_ecma
 from jaxinfer.text.grammar.formats import narrow_format
 from jaxinfer.text.grammar.misread import misread
 from jaxinfer.text.grammar.parts import parts, placeless
@@ -112,12 +113,12 @@ def _as_meant(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
     beside = fractions(placeless(schema))
     for part in placeless(schema):
         _note(part, make_readable(part, strict=strict) + hold_bounds(part, beside), strict)
+        if isinstance(part.get("pattern"), str):
+            part["pattern"] = quotable(as_ecma(part["pattern"]))
+        if isinstance(names := part.get("patternProperties"), dict):
+            part["patternProperties"] = _joined((quotable(as_ecma(name)), below) for name, below in names.items())
         narrow_format(part)
         part.update(dict.fromkeys(_too_large(part), _MAX_COUNT))
-        if isinstance(part.get("pattern"), str):
-            part["pattern"] = quotable(part["pattern"])
-        if isinstance(names := part.get("patternProperties"), dict):
-            part["patternProperties"] = _joined((quotable(name), below) for name, below in names.items())
     return schema
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from jaxinfer import children
 from jaxinfer.errors import CheckpointError, EngineError, InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary, warnings_of
+from jaxinfer.text.grammar.ecma import as_sent
 from jaxinfer.text.grammar.endless import endless
 from jaxinfer.text.grammar.inexact import inexact
 from jaxinfer.text.grammar.lark import Rules, fault_of_signs, rules_of, without_end
@@ -151,6 +152,11 @@ def _name_in(head: str) -> str:
 
 
 def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
+    tried = _compiled(vocabulary, constraint, control_tokens)
+    return msgspec.structs.replace(tried, error=as_sent(tried.error)) if tried.error else tried
+
+
+def _compiled(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
     text, rules, notes = "", None, list[str]()
     try:
         with panics_as_exceptions("llguidance"):
