@@ -401,7 +401,7 @@ def test_any_workload_finds_in_every_group_what_its_spec_says():
 
 @pytest.mark.slow
 def test_many_more_workloads_find_it_too():
-    hold_the_law(300)
+    hold_the_law(100)
 
 
 def free_a_page_too_early(patch: Callable) -> None:

@@ -25,7 +25,7 @@ NOT_RUN = {
     "make lint": "the first step of .ci/run, which runs before this test",
     ".ci/run": ITSELF,
     "make sanitize": "minutes: it compiles the kernels for CPUs twice, and runs tests that run here without",
-    "make soak": "an hour: tests/soak/test_soak.py runs two minutes of it",
+    "make soak": "an hour: tests/soak/test_soak.py runs a minute of it",
     "make site": "tests/docs/test_site.py builds it",
     "benchmarks/h200.sh 1.5b": "it needs an H200",
     "python benchmarks/beside.py": "it needs vLLM: tests/bench/test_beside.py runs it with two servers of ours",

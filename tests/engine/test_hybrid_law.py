@@ -86,6 +86,6 @@ def test_the_law_catches_a_mutation(mutation, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2000, 2050))
+@pytest.mark.parametrize("seed", range(2000, 2020))
 def test_many_more_hybrid_workloads_keep_the_invariants(seed):
     HybridWorkload(seed, run_ahead=seed % 2).run(600)

@@ -81,8 +81,8 @@ def test_what_stops_is_of_its_grammar(llm, kind):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("kind", "count"), [("json_schema", 250), ("regex", 150), ("grammar", 50)])
-def test_hundreds_of_answers_are_of_their_grammars(llm, kind, count):
+@pytest.mark.parametrize(("kind", "count"), [("json_schema", 90), ("regex", 50), ("grammar", 20)])
+def test_many_answers_are_of_their_grammars(llm, kind, count):
     """A37"""
     assert check_answers(llm, kind, count, seed=11) > 3 * count
 
@@ -143,8 +143,8 @@ def test_answers_close_within_max_tokens(llm, kind):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("kind", "count"), [("json_schema", 250), ("regex", 150), ("grammar", 50)])
-def test_hundreds_of_answers_close_within_max_tokens(llm, kind, count):
+@pytest.mark.parametrize(("kind", "count"), [("json_schema", 90), ("regex", 50), ("grammar", 20)])
+def test_many_answers_close_within_max_tokens(llm, kind, count):
     assert check_closing(llm, kind, count, seed=11) > 0
 
 

@@ -219,8 +219,8 @@ def test_lists_of_ids_hold_up_neither_checks_nor_streams(tmp_path):
         return max(max(checks) / (max(control_checks) + 0.1), max(gaps) / (max(control_gaps) + 0.1))
 
     with (
-        dry_server(tmp_path / "log") as served,
-        dry_server(tmp_path / "control") as control,
+        dry_server(tmp_path / "log", "demo", *PACED) as served,
+        dry_server(tmp_path / "control", "demo", *PACED) as control,
         ThreadPoolExecutor(1) as pool,
     ):
         asker = pool.submit(keep_asking, served.port)

@@ -1,4 +1,4 @@
-"""Two minutes of the hour that `make soak` runs, and the verdict itself on runs that were not good (A50)."""
+"""One minute of the hour that `make soak` runs, and the verdict itself on runs that were not good (A50)."""
 
 import asyncio
 import math
@@ -15,9 +15,9 @@ from tests.support.processes import Footprint
 
 
 @pytest.mark.slow
-def test_two_minutes_of_load_and_faults_change_nothing(tmp_path):
+def test_a_minute_of_load_and_faults_change_nothing(tmp_path):
     with program(tmp_path / "log") as served:
-        _, laws = asyncio.run(soak(served, 120.0))
+        _, laws = asyncio.run(soak(served, 60.0))
     broken = [law.text for law in laws if not law.holds and law.name != "pace"]  # others work on this machine too
     assert not broken, (broken, (tmp_path / "log").read_text()[-3000:])
 

@@ -60,7 +60,7 @@ def test_two_ctas_of_a_row_that_overlap_draw_as_the_definition_says():
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "splits"), SPLIT)
 def test_random_mixes_are_drawn_as_the_definition_and_xla_draw_them(width, splits):
-    draws = Draws(random_ways(150 // len(SPLIT), width, seed=splits), width, seed=width)
+    draws = Draws(random_ways(90 // len(SPLIT), width, seed=splits), width, seed=width)
     found = run(draws, splits=splits, interpret=INTERPRET)
     draws.check(*found)
     same = np.array([not way.padding and way.kind not in BROKEN for way in draws.ways])

@@ -124,9 +124,9 @@ def test_the_same_tokens_may_come_within_a_character(vocabulary, of_json, most):
 
 
 @pytest.mark.slow
-def test_the_same_tokens_may_come_at_the_same_place_of_every_schema(vocabulary, of_json):
+def test_the_same_tokens_may_come_at_the_same_place_of_many_schemas(vocabulary, of_json):
     draw = random.Random(12)
-    schemas = [SIGNS, *SCHEMAS, *(root_schema(draw)[0] for _ in range(500))]
+    schemas = [SIGNS, *SCHEMAS[::3], *(root_schema(draw)[0] for _ in range(100))]
     assert check(schemas, vocabulary, 20) > 0.3
     assert check(schemas, of_json, 10) > 0.2
 
