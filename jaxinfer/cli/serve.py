@@ -66,7 +66,8 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
 
         def bound(host: str, port: int) -> None:
             address.append(url(host, port, is_secret=certificate is not None))
-            checklist.say(f"listen   {address[0]}  (503 until the model is there)")
+            until = "it can answer" if params["serve_early"] else "all is compiled; --serve-early answers before"
+            checklist.say(f"listen   {address[0]}  (503 until {until})")
 
         async def start() -> None:
             tasks.append(asyncio.create_task(close_at_the_end(llm)))

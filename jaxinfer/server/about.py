@@ -119,12 +119,11 @@ def _refusal(request: Request) -> Unavailable | None:
 
 
 def served_info(request: Request) -> ModelInfo:
-    """The model, once it is there, while draining too. Raises Unavailable."""
-    llm = request.app.state.llm
-    refusal = unavailable(llm.status, serve_early=True)
+    """The model, once requests are taken, since clients wait for it to ask; while draining too. Raises Unavailable."""
+    refusal = _refusal(request)
     if refusal is not None and refusal.code != "draining":
         raise refusal
-    info: ModelInfo = llm.info
+    info: ModelInfo = request.app.state.llm.info
     return info
 
 

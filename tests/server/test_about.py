@@ -57,7 +57,7 @@ def test_a_model_that_is_no_real_one_says_so():
     ("status", "serve_early", "codes"),
     [
         ("starting", False, (503, 503, 503, 200, 200)),
-        ("serving", False, (503, 503, 200, 200, 200)),
+        ("serving", False, (503, 503, 503, 200, 200)),
         ("serving", True, (200, 503, 200, 200, 200)),
         ("ready", False, (200, 200, 200, 200, 200)),
         ("draining", False, (200, 503, 200, 200, 200)),
