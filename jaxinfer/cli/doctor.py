@@ -3,7 +3,8 @@
 import os
 import platform
 import shutil
-from importlib import metadata
+import sys
+from importlib import import_module, metadata
 from pathlib import Path
 
 import click
@@ -45,7 +46,18 @@ def software_rows() -> list[tuple[str, str]]:
             rows.append((package, metadata.version(package)))
         except metadata.PackageNotFoundError:
             rows.append((package, "not installed"))
-    return rows
+    return [*rows, ("bytecode", bytecode_fact())]
+
+
+def bytecode_fact(package: str = "jax") -> str:
+    """Whether Python keeps what it compiles of the packages: else each start compiles them all. Imports this one."""
+    spec = import_module(package).__spec__
+    if spec is None or spec.cached is None or Path(spec.cached).exists():
+        return "kept"
+    why, cure = f"{Path(spec.cached).parent} cannot be written", "run `python -m compileall` as its owner"
+    if sys.dont_write_bytecode:
+        why, cure = "PYTHONDONTWRITEBYTECODE is set", "unset it"
+    return f"not kept, {why}: each start compiles the packages anew, for seconds; {cure}"
 
 
 def folder_rows() -> list[tuple[str, str]]:

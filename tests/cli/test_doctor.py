@@ -1,9 +1,12 @@
 """`jaxinfer doctor`: facts without secrets, and what stands in the way of a GPU."""
 
+import shutil
+import sys
+
 import jax
 import pytest
 
-from jaxinfer.cli.doctor import folder_fact
+from jaxinfer.cli.doctor import bytecode_fact, folder_fact
 from jaxinfer.errors import DeviceError
 from jaxinfer.runtime import device
 from jaxinfer.version import __version__
@@ -19,9 +22,22 @@ def test_the_facts_of_a_bug_report_are_there(cli):
     found = facts(outcome)
     assert outcome.code == 0
     assert (found["jaxinfer"], found["jax"]) == (__version__, jax.__version__)
-    for name in ("python", "system", "host memory", "driver", "jax cuda plugin", "compile cache", "downloads"):
+    names = "python", "system", "bytecode", "host memory", "driver", "jax cuda plugin", "compile cache", "downloads"
+    for name in names:
         assert found[name], name
     assert outcome.out.splitlines()[-1] == "ready: --device auto runs on cpu (cpu)"
+
+
+def test_packages_that_are_compiled_anew_at_each_start_are_told_with_the_reason(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    (tmp_path / "kept_by_python.py").touch()
+    assert bytecode_fact("kept_by_python") == "kept"
+    shutil.rmtree(tmp_path / "__pycache__")
+    said = f"not kept, {tmp_path}/__pycache__ cannot be written: each start compiles the packages anew, for seconds"
+    assert bytecode_fact("kept_by_python").startswith(said)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert bytecode_fact("kept_by_python").startswith("not kept, PYTHONDONTWRITEBYTECODE is set: each start compiles")
 
 
 @pytest.mark.parametrize(("token", "shown"), [("hf_secret", "yes"), ("", "no")])
