@@ -1,18 +1,20 @@
 """Time the decode step's linear layers of real shapes on this GPU, cold, beside their bar: the weights' bytes over the
-bandwidth.
+bandwidth that this run measures first. Weights are in bfloat16, or in fp8 with a scale per row (row) or block (block).
 
 Every launch of a chain reads another layer's weights. First each op alone (the profiler's time of its kernels), then
 the four linear layers of all layers behind each other, beside XLA's. In that chain the product after attention is given
 the projections themselves, so it is as deep as they are wide.
 
     XLA_FLAGS=--xla_enable_command_buffers_during_profiling=true PYTHONPATH=.:kernels \
-        python benchmarks/kernels_linear.py [--model Qwen3-8B] [--rows 8,16] [--chain-only]
+        python benchmarks/kernels_linear.py [--model Qwen3-8B] [--rows 8,16] [--weights bf16,row,block]
+        [--chain-only]
         [--try "norm_gate_up:splits=2,stages=6;linear_down:splits=5"]
         [--chain "norm_gate_up:splits=1,block=64"]
 """
 
 import argparse
 import functools
+import itertools
 import os
 import pathlib
 import tempfile
@@ -23,16 +25,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxinfer.bench.machine import measure_limits
 from jaxinfer_kernels.linear import sm90_small
 from jaxinfer_kernels.linear.cases import MODELS
+from jaxinfer_kernels.linear.quantized import Format, Quantized
 from jaxinfer_kernels.linear.sm90_small_config import SmallTuning
 from jaxinfer_kernels.linear.xla import linear
 
-BANDWIDTH = 4.306e12  # bytes a second, device to device, H200, 2026-10
+FP8_MAX = 448
 REPEATS, EPS = 20, 1e-6
 MOST_LAYERS = 28  # measured
 
-type Arrays = dict[str, jax.Array]
+type Arrays = dict[str, jax.Array | Quantized]
 type Tunings = Mapping[str, SmallTuning]
 
 
@@ -77,7 +81,21 @@ def chain(step: Callable, tunings: Tunings, x: jax.Array, layers: list[Arrays]) 
     return x
 
 
-def weights(num_layers: int, width: int, cuts: Mapping[str, tuple[int, int]]) -> list[Arrays]:
+def in_fp8(w: jax.Array, block: tuple[int, int]) -> Quantized:
+    (out, depth), (rows, columns) = w.shape, block
+    blocks = w.astype(jnp.float32).reshape(out // rows, rows, depth // columns, columns)
+    scales = jnp.abs(blocks).max((1, 3)) / FP8_MAX
+    values = (blocks / scales[:, None, :, None]).astype(jnp.float8_e4m3fn).reshape(w.shape)
+    return Quantized(values, scales, Format.FP8, block=block)
+
+
+def size_of(weight: jax.Array | Quantized) -> int:
+    """Bytes."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(weight))
+
+
+def weights(num_layers: int, width: int, cuts: Mapping[str, tuple[int, int]], kind: str) -> list[Arrays]:
+    blocks = {"row": lambda depth: (1, depth), "block": lambda depth: (128, 128)}
 
     @jax.jit
     def one(key: jax.Array) -> Arrays:
@@ -86,6 +104,8 @@ def weights(num_layers: int, width: int, cuts: Mapping[str, tuple[int, int]]) ->
             name: (0.3 * jax.random.normal(k, shape, jnp.bfloat16) * shape[1] ** -0.5).astype(jnp.bfloat16)
             for k, (name, shape) in zip(keys, cuts.items(), strict=True)
         }
+        if kind != "bf16":
+            made = {name: in_fp8(w, blocks[kind](w.shape[1])) for name, w in made.items()}
         return made | {"norm": jnp.ones((1, width), jnp.bfloat16)}
 
     return [one(key) for key in jax.random.split(jax.random.key(0), num_layers)]
@@ -121,7 +141,9 @@ def kernels_us(run: Callable[[], object]) -> tuple[np.ndarray, float]:
     return ends - starts, float(ends.max() - starts.min())
 
 
-def measure_alone(rows: int, layers: list[Arrays], op: str, tuning: SmallTuning | None) -> None:
+def measure_alone(
+    rows: int, layers: list[Arrays], op: str, tuning: SmallTuning | None, kind: str, bytes_per_s: float
+) -> None:
     out, depth = layers[0][op].shape
     x, residual = jnp.ones((rows, depth), jnp.bfloat16), jnp.ones((rows, out), jnp.bfloat16)
     mine = [{name: layer[name] for name in (op, "norm")} for layer in layers]
@@ -129,12 +151,15 @@ def measure_alone(rows: int, layers: list[Arrays], op: str, tuning: SmallTuning 
     run = jax.jit(functools.partial(alone, step, op, tuning)).lower(x, residual, mine).compile()
     durations, _ = kernels_us(lambda: run(x, residual, mine))
     each = durations.sum() / len(layers)
-    rate = 2 * out * depth / each / 1e3
+    rate = size_of(layers[0][op]) / each / 1e3
     cut = "XLA" if tuning is None else f"{tuning.splits}s {tuning.clusters}c {tuning.block}x{tuning.stages}"
-    print(f"| {op} | {rows} | {cut} | {each:.2f} | {rate:.0f} | {len(durations) / len(layers):.0f} |", flush=True)
+    share, launches = rate * 1e9 / bytes_per_s, len(durations) / len(layers)
+    print(f"| {op} | {kind} | {rows} | {cut} | {each:.2f} | {rate:.0f} | {share:.0%} | {launches:.0f} |", flush=True)
 
 
-def measure_chain(name: str, rows: int, layers: list[Arrays], step: Callable, tunings: Tunings) -> None:
+def measure_chain(
+    name: str, rows: int, layers: list[Arrays], step: Callable, tunings: Tunings, bytes_per_s: float
+) -> None:
     x = jnp.ones((rows, layers[0]["norm"].shape[1]), jnp.bfloat16)
     started = time.perf_counter()
     run = jax.jit(functools.partial(chain, step, tunings)).lower(x, layers).compile()
@@ -143,10 +168,10 @@ def measure_chain(name: str, rows: int, layers: list[Arrays], step: Callable, tu
     durations, span = kernels_us(lambda: run(x, layers))
     each = durations.reshape(len(layers), -1).mean(axis=0) if len(durations) == 4 * len(layers) else []
     finite = bool(jnp.isfinite(run(x, layers)).all())
-    size = sum(layer[op].nbytes for layer in layers for op in layer if op != "norm")
+    size = sum(size_of(layer[op]) for layer in layers for op in layer if op != "norm")
     split = " ".join(f"{us:.1f}" for us in each)
     print(
-        f"| {name} | {rows} | {wall:.0f} | {span:.0f} | {split} | {len(durations)} | {size / BANDWIDTH * 1e6:.0f} | "
+        f"| {name} | {rows} | {wall:.0f} | {span:.0f} | {split} | {len(durations)} | {size / bytes_per_s * 1e6:.0f} | "
         f"{compiling:.1f} | {finite} |",
         flush=True,
     )
@@ -163,30 +188,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="Qwen2.5-1.5B", choices=MODELS)
     parser.add_argument("--rows", default="8")
+    parser.add_argument("--weights", default="bf16")
     parser.add_argument("--try", dest="tries", default="")
     parser.add_argument("--chain", action="append", default=[])
     parser.add_argument("--chain-only", action="store_true")
     arguments = parser.parse_args()
-    print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, {os.environ.get('XLA_FLAGS')}")
-    rows = [int(n) for n in arguments.rows.split(",")]
+    limit = measure_limits("cuda").bytes_per_s  # before this process takes the memory
+    print(
+        f"{jax.devices()[0].device_kind}, jax {jax.__version__}, {os.environ.get('XLA_FLAGS')}, {limit / 1e9:,.0f} GB/s"
+    )
+    rows, kinds = [int(n) for n in arguments.rows.split(",")], arguments.weights.split(",")
     model, cuts = MODELS[arguments.model], shapes(arguments.model)
     num_layers = min(model.layers, MOST_LAYERS)
     if not arguments.chain_only:
-        print("| op | rows | cut | kernels us | GB/s | kernels |\n|---|---|---|---|---|---|")
+        print("| op | weights | rows | cut | kernels us | GB/s | of bandwidth | kernels |")
+        print("|---|---|---|---|---|---|---|---|")
         tries = parsed(arguments.tries) or [(op, SmallTuning()) for op in cuts]
-        for op in dict(tries):
-            layers = weights(num_layers, model.width, {op: cuts[op]})
+        for op, kind in itertools.product(dict(tries), kinds):
+            layers = weights(num_layers, model.width, {op: cuts[op]}, kind)
             for n in rows:
                 for tuning in [None, *(tuning for name, tuning in tries if name == op)]:
-                    measure_alone(n, layers, op, tuning)
-    layers = weights(num_layers, model.width, cuts | {"linear_o": (model.width, model.qkv)})
+                    measure_alone(n, layers, op, tuning, kind, limit)
     print("| chain | rows | wall us | device us | each kernel us | kernels | floor us | compiling s | finite |")
     print("|---|---|---|---|---|---|---|---|---|")
-    for n in rows:
-        measure_chain("XLA", n, layers, xlas, {})
-        for number, text in enumerate(arguments.chain or [""]):
-            tunings = {op: SmallTuning() for op in shapes(arguments.model)} | dict(parsed(text))
-            measure_chain(f"Mosaic {number}", n, layers, ours, tunings)
+    for kind in kinds:
+        layers = weights(num_layers, model.width, cuts | {"linear_o": (model.width, model.qkv)}, kind)
+        for n in rows:
+            measure_chain(f"XLA {kind}", n, layers, xlas, {}, limit)
+            for number, text in enumerate(arguments.chain or [""]):
+                tunings = {op: SmallTuning() for op in shapes(arguments.model)} | dict(parsed(text))
+                measure_chain(f"Mosaic {kind} {number}", n, layers, ours, tunings, limit)
 
 
 if __name__ == "__main__":
