@@ -83,13 +83,14 @@ def try_text(
         child.kill()
         said, errors = child.communicate()
         late = f"it ran for more than {2 * timeout_s + 10:g} s"
-    reason = late or _reason_of(child.returncode, errors, timeout_s, memory_bytes)
     subjects = said.splitlines()
-    if child.returncode == 0:
+    if subjects and subjects[-1].startswith("{"):  # what it found stands, though a limit may have struck as it ended
         told = json.loads(subjects.pop())
         reason = told["reason"]
         if told["is_sentence"]:
             raise CheckpointError(reason)
+    else:
+        reason = late or _reason_of(child.returncode, errors, timeout_s, memory_bytes)
     if reason:
         raise CheckpointError(_refusal(subjects[-1] if subjects else TEMPLATE, reason.rstrip("."), template))
 

@@ -33,6 +33,8 @@ def streaming(
     """`jaxinfer serve`, a client of it, and the streams under way, each of which has said something."""
     command = *SERVE, "demo", "--dry-run", "--dry-run-step-ms", "10", "--port", "0"
     with serving(folder / "log", *command) as (process, port), ThreadPoolExecutor(1) as pool:
+        # first, since to try them may take longer than the streams without one
+        ask_all(port, [{"prompt": [0], "max_tokens": 1} | form for form in FORMS.values()])
         frames = []
         bodies = [{"prompt": [i], "max_tokens": max_tokens} | FORMS.get(i, {}) for i in range(NUM_STREAMS)]
         bodies += others

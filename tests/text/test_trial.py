@@ -36,6 +36,15 @@ def test_an_honest_template_passes_even_when_it_refuses_some_chats(tmp_path: Pat
     try_text(folder_with(tmp_path, (GOLDEN / f"{name}.jinja").read_text("utf-8")))
 
 
+def test_what_was_found_stands_though_the_limit_of_time_strikes_behind_it(tmp_path, monkeypatch):
+    """Python's own end counts too: of a child that has told its verdict."""
+    verdict = json.dumps({"reason": "took too long", "is_sentence": False})
+    code = f"import os, signal; print({f'template\n{verdict}'!r}, flush=True); os.kill(os.getpid(), signal.SIGXCPU)"
+    monkeypatch.setattr("jaxinfer.children.python", lambda *arguments: [sys.executable, "-c", code])
+    with pytest.raises(CheckpointError, match="a chat template must render within its limits, .*: took too long"):
+        try_text(tmp_path)
+
+
 def test_a_folder_without_a_template_passes(tmp_path: Path) -> None:
     try_text(tmp_path)
 
