@@ -4,11 +4,12 @@ Each part has a value if all its groups have: a required property is a group by 
 of which one is enough. What has a value is found from the parts that ask for nothing; what is left has none.
 """
 
+import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from jaxinfer.text.grammar.parts import referred
+from jaxinfer.text.grammar.parts import placeless, referred
 
 type _Named = tuple[tuple[str, ...], Any]  # a part, and by which names it is found
 
@@ -22,7 +23,27 @@ class _Group(NamedTuple):
 
 def endless(schema: Any) -> str | None:
     """Why no value can be of a schema; None: nothing of the kind is known."""
-    groups, users = _read(schema)
+    groups, without, left = _found(schema, [schema])
+    return _why(schema, groups, without, left) if id(schema) in without else None
+
+
+def without_endless(schema: Any) -> Any:
+    """The same schema with `false` in the place of each part that no value can be of, and as it is where it is such a
+    part itself: an answer that entered one would go on for ever.
+    """
+    _, without, _ = _found(schema, placeless(schema))
+    if id(schema) in without or not (cut := without - {id(False)}):
+        return schema
+    found = copy.deepcopy(schema, dict.fromkeys(cut, False))
+    refs = (part["$ref"] for part in placeless(found) if isinstance(part.get("$ref"), str))
+    return found if all(referred(ref, found) or not referred(ref, schema) for ref in refs) else schema
+
+
+def _found(schema: Any, asked: Iterable[Any]) -> tuple[dict[int, list[_Group]], set[int], dict[int, list[int]]]:
+    """The groups of these parts and of all that they ask for, the parts of which there is no value, and how many each
+    of a part's groups still lacks.
+    """
+    groups, users = _read(schema, asked)
     open_groups = {part: len(found) for part, found in groups.items()}
     left = {part: [group.least for group in found] for part, found in groups.items()}
     met = [part for part, count in open_groups.items() if not count]
@@ -33,16 +54,14 @@ def endless(schema: Any) -> str | None:
                 open_groups[user] -= 1
                 if open_groups[user] == 0:
                     met.append(user)
-    if not open_groups[id(schema)]:
-        return None
-    return _why(schema, groups, {part for part, count in open_groups.items() if count}, left)
+    return groups, {part for part, count in open_groups.items() if count}, left
 
 
-def _read(schema: Any) -> tuple[dict[int, list[_Group]], dict[int, list[tuple[int, int]]]]:
+def _read(schema: Any, asked: Iterable[Any]) -> tuple[dict[int, list[_Group]], dict[int, list[tuple[int, int]]]]:
     """The groups of each part, and the groups that ask for it. Parts are known by their ids."""
     groups: dict[int, list[_Group]] = {}
     users: dict[int, list[tuple[int, int]]] = {}
-    unread = [schema]
+    unread = list(asked)
     while unread:
         part = unread.pop()
         if id(part) in groups:

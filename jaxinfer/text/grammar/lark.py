@@ -231,7 +231,7 @@ class _Reader:
 
 
 def without_end(rules: Rules) -> str | None:
-    """A rule that the start asks for and of which no text is whole; None: nothing of the kind is known."""
+    """A rule of which no text is whole, and which the start asks for or lets in; None: nothing of the kind is known."""
     owners, left = list[str](), list[int]()
     users: dict[str, list[int]] = {}
     for name, alternatives in rules.alternatives.items():
@@ -249,13 +249,25 @@ def without_end(rules: Rules) -> str | None:
             if not left[user] and owners[user] not in met:
                 met.add(owners[user])
                 unread.append(owners[user])
-    if "start" in met or "start" not in rules.alternatives:
+    unmet = sorted(_let_in(rules) - met)
+    if not unmet:
         return None
-    name, seen = "start", set[str]()
+    name, seen = unmet[0], set[str]()
     while name not in seen or " " in name:
         seen.add(name)
         name = next(each for each in sorted(_needs(rules.alternatives[name][0], rules)) if each not in met)
     return name
+
+
+def _let_in(rules: Rules) -> set[str]:
+    """Rules and groups that a text from the start may enter."""
+    found, unread = set[str](), ["start"]
+    while unread:
+        name = unread.pop()
+        if name in rules.alternatives and name not in found:
+            found.add(name)
+            unread += (part.name for alternative in rules.alternatives[name] for part in alternative)
+    return found
 
 
 def _needs(alternative: list[Part], rules: Rules) -> set[str]:

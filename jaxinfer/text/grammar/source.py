@@ -12,6 +12,7 @@ import msgspec
 from jaxinfer.text.grammar.bounds import fractions, hold_bounds
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.grammar.ecma import as_ecma
+from jaxinfer.text.grammar.endless import without_endless
 from jaxinfer.text.grammar.formats import narrow_format
 from jaxinfer.text.grammar.misread import misread
 from jaxinfer.text.grammar.parts import parts, placeless
@@ -102,6 +103,8 @@ def guided(schema: Any, *, strict: bool) -> str:
     written = json.dumps(schema := {**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
     if strict and LISTS.search(written) and respelt(schema):
         written = json.dumps(schema := {**schema, "x-guidance": NO_CODES}, ensure_ascii=False)
+    if '"$ref"' in written:
+        written = json.dumps(schema := without_endless(schema), ensure_ascii=False)
     if _MAY_CHANGE.search(written):
         written = json.dumps(_as_meant(schema, strict=strict), ensure_ascii=False)
     return _NUMBER.sub(_spelt_number, written)

@@ -176,7 +176,9 @@ def _compiled(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens:
         matcher = new_matcher(vocabulary, text)
         if rules is not None and (rule := without_end(rules)) is not None:
             fact = f"rule {rule} of the grammar asks for another of itself without end"
-            return Tried(error=f"no text can be of it, since {fact}; give the rule an alternative that does not")
+            return Tried(
+                error=f"each rule must have a text that ends, and {fact}; give it an alternative that does not"
+            )
     except LibraryPanic as panic:
         return Tried(error=reason_of(f"panic: {panic}"))
     except InvalidRequest as refusal:

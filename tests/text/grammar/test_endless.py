@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxinfer.text.grammar.endless import endless
+from jaxinfer.text.grammar.endless import endless, without_endless
+from jaxinfer.text.grammar.parts import placeless
 
 NAMES = ("a", "b", "c")
 DEPTH = 40  # of parts in a drawn schema within one another: a value that goes deeper repeats one
@@ -82,6 +83,33 @@ def test_a_schema_that_asks_for_itself_without_end_is_found_with_its_place(schem
 @pytest.mark.parametrize("schema", WHOLE, ids=str)
 def test_a_schema_that_may_come_to_an_end_is_not(schema):
     assert endless(schema) is None
+
+
+PAIR = required(x={"$ref": "#/$defs/a"})
+INTEGER = {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "cut"),
+    [
+        ({"anyOf": [{"$ref": "#/$defs/a"}, INTEGER]}, {"anyOf": [False, INTEGER]}),
+        ({"properties": {"p": PAIR, "q": INTEGER}}, {"properties": {"p": False, "q": INTEGER}}),
+        ({"additionalProperties": PAIR, "type": "object"}, {"additionalProperties": False, "type": "object"}),
+        ({"type": "array", "prefixItems": [INTEGER, PAIR]}, {"type": "array", "prefixItems": [INTEGER, False]}),
+    ],
+)
+def test_what_never_ends_is_false_where_the_rest_may_end(schema, cut):
+    assert without_endless(schema | {"$defs": {"a": PAIR}}) == cut | {"$defs": {"a": False}}
+
+
+def test_a_part_stays_that_something_beneath_is_referred_to():
+    schema = {
+        "properties": {
+            "p": required(x={"$ref": "#/properties/p"}, y=INTEGER),
+            "q": {"$ref": "#/properties/p/properties/y"},
+        }
+    }
+    assert without_endless(schema) is schema
 
 
 def parts():
@@ -171,6 +199,12 @@ def test_it_is_endless_where_no_value_is_found_however_deep(drawn):
     found = value_of(root, whole, DEPTH, {})
     assert (endless(whole) is None) == (found is not None)
     assert found is None or jsonschema_rs.is_valid(whole, found[0])
+    cut, known = without_endless(whole), dict[tuple[int, int], list | None]()
+    if found is None:
+        assert cut is whole
+        return
+    assert jsonschema_rs.is_valid(cut, found[0])
+    assert all(value_of(part, cut, DEPTH, known) for part in placeless(cut) if part is not cut)
 
 
 def test_thousands_of_parts_are_read_at_once():
