@@ -9,6 +9,7 @@ import dataclasses
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -135,9 +136,13 @@ def completed(load: Load) -> tuple[Load, str]:
         return load, "as --vocab-size says"
     cards = models_of(load.target, reply, "check --url, or pass --model and --vocab-size")
     card = next((card for card in cards if card.id == load.model), cards[0] if not load.model else None)
+    if card is None:
+        names = ", ".join(each.id for each in cards[:5])
+        law = f"--model must be a name that {load.url} serves ({names}), got {load.model!r}"
+        raise EngineError(f"{law}; name one, or pass --vocab-size if it serves more than it lists")
     size, source = load.vocab_size, "as --vocab-size says"
     if not size:
-        told = card.told_vocab if card is not None else None
+        told = card.told_vocab
         size, source = (told, "as the server says") if told else (USUAL_VOCAB, "since the server does not say")
     return msgspec.structs.replace(load, model=load.model or cards[0].id, vocab_size=size), source
 
@@ -179,6 +184,8 @@ def models_of(target: Target, reply: Reply, cure: str = "check --url") -> list[C
 
     cure: what to do where the server answers and names none.
     """
+    if reply.status == HTTPStatus.UNAUTHORIZED:
+        cure = "give its key: --api-key-env names the variable that holds it"
     try:
         if reply.error:
             raise ValueError(reply.error)

@@ -145,11 +145,16 @@ FOREIGN: tuple[tuple[str, str], ...] = (
         "--ctx-checkpoints --swa-checkpoints -cms --checkpoint-min-step",
     ),
     (
+        "not needed: what a start compiles is kept for the next; --serve-early answers meanwhile",
+        "--no-warmup --skip-server-warmup",
+    ),
+    (
         "not needed: the step's programs are compiled before the first request",
-        "--warmup --warmups --skip-server-warmup --compilation-config -cc --optimization-level "
+        "--warmup --warmups --compilation-config -cc --optimization-level "
         "--performance-mode --enable-torch-compile* --torch-compile-* --jit-monitor-* --enable-trace-replay "
         "-O -O?",
     ),
+    ("not needed: one process takes all requests", "--api-server-count -asc --threads-http"),
     ("not needed: the answer names its request id", "--enable-request-id-headers"),
     (
         "not needed: weights are read once, from safetensors",
@@ -177,7 +182,7 @@ FOREIGN: tuple[tuple[str, str], ...] = (
         "--enable-attn-tp-* --enable-tp-* --enable-prefill-cp --enable-cp-* --cp-* --dwdp-* --nnodes "
         "--node-rank --master-addr --master-port --dist-* --distributed-* --nccl-* --enable-nccl-* "
         "--disable-nccl-* --enable-p2p-* --enable-mscclpp --enable-symm-mem --enable-torch-symm-mem "
-        "--disable-custom-all-reduce --all2all-* --use-ray --api-server-count -asc --load-balance-method "
+        "--disable-custom-all-reduce --all2all-* --use-ray --load-balance-method "
         "--enable-elastic-* --elastic-* --max-ep-size --max-parallel-* -sm --split-mode -ts --tensor-split "
         "--rpc --cpu-distributed-* --enable-layernorm-sp --enable-hc-sp --enable-quant-communications "
         "--boundary-reduction --enable-kv-cache-sharding --fault-tolerance-* --enable-fault-* "
@@ -206,7 +211,8 @@ FOREIGN: tuple[tuple[str, str], ...] = (
         "--speculative-* -md -ngld -devd -hfd -hfrd -Cd -Crd -Cbd -Crbd -td -tbd -otd --override-tensor-draft "
         "--per-request-spec-*",
     ),
-    ("not yet: no LoRA adapters", "--lora* --enable-lora* --*-lora* --*loras* --fully-sharded-loras --control-vector*"),
+    ("not yet: no LoRA adapters", "--lora* --enable-lora* --*-lora* --*loras* --fully-sharded-loras "),
+    ("not yet: no control vectors", "--control-vector*"),
     (
         "not yet: text only, no images, audio or video",
         "--*mm-* --limit-mm-* --*multimodal* --image-* --video-* --allowed-local-media-path "
@@ -228,8 +234,7 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     ),
     (
         "not yet: only HTTP/1.1 over TCP",
-        "--grpc* --uds --http2-* --enable-http2 --smg-* --sidecar* --reuse-port --enable-http-worker-* "
-        "--threads-http --h11-*",
+        "--grpc* --uds --http2-* --enable-http2 --smg-* --sidecar* --reuse-port --enable-http-worker-* --h11-*",
     ),
     (
         "not yet: no prefix of the path; let the proxy in front take it off",

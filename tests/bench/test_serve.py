@@ -17,6 +17,8 @@ from jaxinfer.bench.serve import Goals
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.types import Delta
 from jaxinfer.server.app import create_app
+from jaxinfer.server.settings import ServerSettings
+from jaxinfer.server.tenants import ApiKey
 from tests.bench.conftest import rows_of
 from tests.server.fakes import FakeLLM
 from tests.server.http import live
@@ -98,7 +100,7 @@ def test_goals_are_met_by_the_first_token_and_the_pace():
 
 def load_for(url: str, **fields: object) -> Load:
     whole = {"requests": 6, "concurrency": 3, "input_tokens": 5, "output_tokens": 4, "vocab_size": 200, "seed": 1}
-    return Load(url=url, model="", **whole | fields)
+    return Load(**{"url": url, "model": "", **whole, **fields})
 
 
 @contextlib.contextmanager
@@ -144,6 +146,21 @@ def test_the_server_s_vocabulary_is_used_where_none_is_given():
         report = serve.run(load_for(url, vocab_size=0), 2, 0, Goals(), False)
     assert ("prompts", f"ids below {llm.info.vocab_size}, as the server says") in report.facts
     assert report.tables[0].as_dicts()[0]["errors"] == 0
+
+
+def test_a_model_that_the_server_does_not_list_is_told_before_anything_is_asked():
+    llm = FakeLLM(four_tokens)
+    fault = r"--model must be a name that http://\S+ serves \(tiny, org/tiny-1B\), got 'nope'"
+    with serving(llm) as url, pytest.raises(EngineError, match=fault):
+        serve.run(load_for(url, model="nope", vocab_size=0), 2, 0, Goals(), False)
+    assert not llm.calls
+
+
+def test_a_server_that_asks_for_a_key_is_told_with_the_flag():
+    app = create_app(FakeLLM(four_tokens), ServerSettings(api_keys=(ApiKey("a", "sk-0123456789"),)))
+    refused = pytest.raises(EngineError, match="give its key: --api-key-env names the variable that holds it")
+    with live(app) as port, refused:
+        serve.run(load_for(f"http://127.0.0.1:{port}", vocab_size=0), 2, 0, Goals(), False)
 
 
 def test_a_refusal_of_token_ids_names_the_flag():

@@ -51,7 +51,11 @@ def test_a_reply_names_only_flags_and_verbs_that_there_are(reason, patterns):
             "error: --served-model-name must have one name, got several; give it again for each: "
             "--served-model-name A --served-model-name B",
         ),
-        (["--no-warmup"], "error: --no-warmup: not needed: the step's programs are compiled before the first request"),
+        (
+            ["--no-warmup"],
+            "error: --no-warmup: not needed: what a start compiles is kept for the next; "
+            "--serve-early answers meanwhile",
+        ),
         (["--xyzzy"], "error: unknown option of jaxinfer serve '--xyzzy', see `jaxinfer serve --help-all`"),
     ],
 )
@@ -110,7 +114,9 @@ REASONS = {
     "-md -ngld --draft-max --model-draft --speculative-config --override-tensor-draft": SPECULATION,
     "--cpu-moe -ncmoe --moe-runner-backend --expert-balancedness-report-mode": EXPERTS,
     "--mamba-backend --kda-decode-backend --linear-attn-backend --swa-full": RECURRENT,
-    "--specialize-active-lora --lora-scaled --lora-backend --control-vector-scaled": ADAPTERS,
+    "--specialize-active-lora --lora-scaled --lora-backend": ADAPTERS,
+    "--control-vector --control-vector-scaled": "not yet: no control vectors",
+    "--api-server-count -asc --threads-http": "not needed: one process takes all requests",
     "--all2all-backend --data-parallel-backend --nnodes -tp -dpa": ONE_GPU,
     "-dp --dp-size": "use --data-parallel-size, which `jaxinfer serve` has",
     "--disaggregation-transfer-backend --disaggregation-decode-host-receive-threshold": ONE_ENGINE,
