@@ -212,7 +212,7 @@ class Checklist:
             if self._closed.is_set():
                 return
             if event.kind == "serving":  # in the middle of compiling, which goes on
-                self._screen.say(f"compile  the smallest steps after {event.seconds:.1f} s, the other batch sizes follow")
+                self._screen.say(f"compile  the smallest steps after {event.seconds:.1f} s, then the other sizes")
                 return
             is_next = event.kind == "measure" and event.detail != self._event.detail
             if event.kind != self._event.kind or is_next:

@@ -89,7 +89,7 @@ def test_serving_comes_in_the_middle_of_compiling():
         checklist(Event("compile", "decode 1", done=2, total=2, cached=True))
         checklist(Event("ready", seconds=2.0))
     assert stream.getvalue().splitlines() == [
-        "compile  the smallest steps after 1.5 s, the other batch sizes follow",
+        "compile  the smallest steps after 1.5 s, then the other sizes",
         "compile  2 of 2 in 0.0 s, 2 from the cache",
         "ready    in 2.0 s",
     ]
