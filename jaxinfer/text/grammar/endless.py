@@ -5,11 +5,15 @@ of which one is enough. What has a value is found from the parts that ask for no
 """
 
 import copy
+import graphlib
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from jaxinfer.text.grammar.parts import placeless, referred
+
+_REF = re.compile(r'"\$ref": "([^"\\]*)"')
 
 type _Named = tuple[tuple[str, ...], Any]  # a part, and by which names it is found
 
@@ -25,6 +29,28 @@ def endless(schema: Any) -> str | None:
     """Why no value can be of a schema; None: nothing of the kind is known."""
     groups, without, left = _found(schema, [schema])
     return _why(schema, groups, without, left) if id(schema) in without else None
+
+
+def may_recur(schema: Any, written: str) -> bool:
+    """Whether references of a schema may lead back to themselves, found in a tenth of the time that its parts take.
+    written: the schema as JSON.
+    """
+    refs = _REF.findall(written)
+    if len(refs) < written.count('"$ref"'):
+        return True
+    beneath, left = dict[str, set[str]](), 4 * len(written)
+    for ref in set(refs):
+        if (found := referred(ref, schema)) is not None:
+            text = json.dumps(found[1], ensure_ascii=False)
+            left -= len(text)
+            if left < 0:  # they lie within one another
+                return True
+            beneath[ref] = set(_REF.findall(text))
+    try:
+        graphlib.TopologicalSorter(beneath).prepare()
+    except graphlib.CycleError:
+        return True
+    return False
 
 
 def without_endless(schema: Any) -> Any:

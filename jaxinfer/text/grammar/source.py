@@ -12,7 +12,7 @@ import msgspec
 from jaxinfer.text.grammar.bounds import fractions, hold_bounds
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.grammar.ecma import as_ecma
-from jaxinfer.text.grammar.endless import without_endless
+from jaxinfer.text.grammar.endless import may_recur, without_endless
 from jaxinfer.text.grammar.formats import narrow_format
 from jaxinfer.text.grammar.misread import misread
 from jaxinfer.text.grammar.parts import parts, placeless
@@ -42,6 +42,9 @@ _MAY_CHANGE = re.compile(  # as _as_meant writes it
 )
 _NOTE = "as it is written here: "  # begins the comment of a part that `guided` has changed
 _MAX_COUNT = (1 << 32) - 1
+_MAX_CUT = (
+    2**16
+)  # characters of a schema that is searched for parts without an end: each argument of a tool has all definitions
 AS_SENT = "\n# as sent"  # ends a grammar that a client wrote, which may be ambiguous as none of ours is
 ANY_TEXT = r"TEXT: /(.|\n)*/"
 
@@ -103,7 +106,7 @@ def guided(schema: Any, *, strict: bool) -> str:
     written = json.dumps(schema := {**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
     if strict and LISTS.search(written) and respelt(schema):
         written = json.dumps(schema := {**schema, "x-guidance": NO_CODES}, ensure_ascii=False)
-    if '"$ref"' in written:
+    if '"$ref"' in written and len(written) <= _MAX_CUT and may_recur(schema, written):
         written = json.dumps(schema := without_endless(schema), ensure_ascii=False)
     if _MAY_CHANGE.search(written):
         written = json.dumps(_as_meant(schema, strict=strict), ensure_ascii=False)

@@ -1,11 +1,13 @@
 """Endless schemas: those of which no value is whole, told from those of which one is."""
 
+import json
+
 import jsonschema_rs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxinfer.text.grammar.endless import endless, without_endless
+from jaxinfer.text.grammar.endless import endless, may_recur, without_endless
 from jaxinfer.text.grammar.parts import placeless
 
 NAMES = ("a", "b", "c")
@@ -100,6 +102,22 @@ INTEGER = {"type": "integer"}
 )
 def test_what_never_ends_is_false_where_the_rest_may_end(schema, cut):
     assert without_endless(schema | {"$defs": {"a": PAIR}}) == cut | {"$defs": {"a": False}}
+
+
+@pytest.mark.parametrize(
+    ("defs", "may"),
+    [
+        ({"a": {"$ref": "#/$defs/b"}, "b": {"anyOf": [{}, {"$ref": "#/$defs/c"}]}, "c": {}}, False),
+        ({"a": {"$ref": "#/$defs/b"}, "b": {"anyOf": [{}, {"$ref": "#/$defs/a"}]}}, True),
+        ({"a": {"$ref": "#"}}, True),
+        ({"a": {"$ref": "#/$defs/x\\y"}}, True),  # as it is spelt in JSON, it is not known
+        ({"a": {"items": {"$ref": "#/$defs/a"}}}, True),
+        ({"a": {"$ref": "#/nowhere"}, "b": {"$ref": "https://example.com/b"}}, False),
+    ],
+)
+def test_whether_references_may_lead_back_to_themselves(defs, may):
+    schema = {"$ref": "#/$defs/a", "$defs": defs}
+    assert may_recur(schema, json.dumps(schema)) is may
 
 
 def test_a_part_stays_that_something_beneath_is_referred_to():
@@ -204,6 +222,8 @@ def test_it_is_endless_where_no_value_is_found_however_deep(drawn):
         assert cut is whole
         return
     assert jsonschema_rs.is_valid(cut, found[0])
+    is_recursive = may_recur(whole, json.dumps(whole))
+    assert is_recursive or all(value_of(one, whole, 12, {}) or "false" in json.dumps(whole) for one in definitions)
     assert all(value_of(part, cut, DEPTH, known) for part in placeless(cut) if part is not cut)
 
 
