@@ -211,7 +211,7 @@ FOREIGN: tuple[tuple[str, str], ...] = (
         "--speculative-* -md -ngld -devd -hfd -hfrd -Cd -Crd -Cbd -Crbd -td -tbd -otd --override-tensor-draft "
         "--per-request-spec-*",
     ),
-    ("not yet: no LoRA adapters", "--lora* --enable-lora* --*-lora* --*loras* --fully-sharded-loras "),
+    ("not yet: no LoRA adapters", "--lora* --enable-lora* --*-lora* --*loras* --fully-sharded-loras"),
     ("not yet: no control vectors", "--control-vector*"),
     (
         "not yet: text only, no images, audio or video",
