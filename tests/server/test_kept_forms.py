@@ -38,7 +38,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "alternatives that are all itself": ({"json": {"anyOf": [SELF, NODE]}}, "'#' in it asks"),
     "items that are itself": ({"json": {"type": "array", "items": SELF, "minItems": 1}}, "'#' in it asks"),
     "a class of nothing": ({"regex": r"[^\x00-\U0010FFFF]"}, "there is no text of it"),
-    "rules without an end": ({"grammar": "start: x\nx: y\ny: x"}, "no text can be of it"),
+    "rules without an end": ({"grammar": "start: x\nx: y\ny: x"}, "each rule must have a text that ends, and rule"),
     "numbers out of reach": ({"json": {"type": "integer", "minimum": 1e300}}, "bring it nearer to 0"),
     "a part elsewhere": (
         {"json": {"$ref": "other.json#/x"}},
