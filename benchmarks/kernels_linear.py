@@ -32,7 +32,6 @@ from jaxinfer_kernels.linear.quantized import Format, Quantized
 from jaxinfer_kernels.linear.sm90_small_config import SmallTuning
 from jaxinfer_kernels.linear.xla import linear
 
-FP8_MAX = 448
 REPEATS, EPS = 20, 1e-6
 MOST_LAYERS = 28  # measured
 
@@ -84,7 +83,7 @@ def chain(step: Callable, tunings: Tunings, x: jax.Array, layers: list[Arrays]) 
 def in_fp8(w: jax.Array, block: tuple[int, int]) -> Quantized:
     (out, depth), (rows, columns) = w.shape, block
     blocks = w.astype(jnp.float32).reshape(out // rows, rows, depth // columns, columns)
-    scales = jnp.abs(blocks).max((1, 3)) / FP8_MAX
+    scales = jnp.abs(blocks).max((1, 3)) / float(jnp.finfo(jnp.float8_e4m3fn).max)
     values = (blocks / scales[:, None, :, None]).astype(jnp.float8_e4m3fn).reshape(w.shape)
     return Quantized(values, scales, Format.FP8, block=block)
 

@@ -84,7 +84,8 @@ def try_text(
         said, errors = child.communicate()
         late = f"it ran for more than {2 * timeout_s + 10:g} s"
     subjects = said.splitlines()
-    if subjects and subjects[-1].startswith("{"):  # what it found stands, though a limit may have struck as it ended
+    # what it found stands, though a limit may have struck as it ended
+    if child.returncode == 0 or (subjects and subjects[-1].startswith("{")):
         told = json.loads(subjects.pop())
         reason = told["reason"]
         if told["is_sentence"]:

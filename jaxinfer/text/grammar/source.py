@@ -42,9 +42,8 @@ _MAY_CHANGE = re.compile(  # as _as_meant writes it
 )
 _NOTE = "as it is written here: "  # begins the comment of a part that `guided` has changed
 _MAX_COUNT = (1 << 32) - 1
-_MAX_CUT = (
-    2**16
-)  # characters of a schema that is searched for parts without an end: each argument of a tool has all definitions
+# Characters of a schema that is searched for parts without an end: each argument of a tool has all definitions.
+_MAX_CUT = 2**16
 AS_SENT = "\n# as sent"  # ends a grammar that a client wrote, which may be ambiguous as none of ours is
 ANY_TEXT = r"TEXT: /(.|\n)*/"
 
