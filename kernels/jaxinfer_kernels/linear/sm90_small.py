@@ -3,10 +3,10 @@ gate after.
 
 Products are transposed (64 rows of weights are the wgmma's M, the batch its N columns), so that a batch of 1 to 64 rows
 streams the weights once, through a ring of copies. Weights in fp8 are widened in registers, from where the wgmma takes
-them: 201 instructions for a block of 8 KB, where the copies leave time for 440 on an H200. CTAs that share a tile's
-inner dimension form a cluster and add up through distributed shared memory, in a fixed order. Weights are fetched
-before the wait for the kernel before this one (PDL), which a launch sequence honours; alone in XLA's CUDA graphs each
-kernel is a graph of its own.
+them, a block while the one before it is multiplied: 201 instructions for 8 KB, where the copies leave time for 440 on
+an H200. CTAs that share a tile's inner dimension form a cluster and add up through distributed shared memory, in a
+fixed order. Weights are fetched before the wait for the kernel before this one (PDL), which a launch sequence honours;
+alone in XLA's CUDA graphs each kernel is a graph of its own.
 Bound by memory: it must read `N * K * itemsize` bytes of weights; that is our bar. Measured at 8 rows, where it is
 faster than XLA, and at 32, where it is not (benchmarks/kernels_linear.py).
 
@@ -208,30 +208,43 @@ def _kernel(plan: SmallConfig, *refs: Ref, **smem: Ref) -> None:
         def product_of_fp8(total: jax.Array) -> jax.Array:
             scale_of = functools.partial(_block_scale, plan, ref, tile, split)
 
-            def step(j: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-                total, scale = carry
-                later = scale_of(jnp.minimum(j + 1, plan.blocks - 1)) if plan.has_blocks else scale
+            def widened(j: jax.Array) -> jax.Array:
                 unit, slot = arrived(j)
                 weights = plgpu.load(smem["w"].at[slot], layout=plgpu.Layout.WGMMA, optimized=False)
                 # This chip converts fp8 to f16 alone; all of its values are bf16's too.
                 weights = weights.astype(jnp.float16).astype(F32).astype(plan.dtype)
+                plgpu.commit_smem()  # all warps have read the block
+                refill(unit)
+                return weights
 
-                def multiply(acc: Ref) -> jax.Array:
+            def multiplied(
+                j: jax.Array, total: jax.Array, scale: jax.Array, weights: jax.Array, meanwhile: Callable[[], jax.Array]
+            ) -> tuple[jax.Array, jax.Array]:
+                """The total with block j, and what `meanwhile` makes while the product runs."""
+
+                def multiply(acc: Ref) -> tuple[jax.Array, jax.Array]:
                     left = weights
                     if plan.interpret is not None:
                         left = smem["widened"]
                         left[...] = weights
                     plgpu.wgmma(acc, left, smem["x"].at[j].transpose((1, 0)))
+                    rest = meanwhile()
                     plgpu.wgmma_wait(0)
-                    return acc[...]
+                    return acc[...], rest
 
-                part = pl.run_scoped(multiply, plgpu.ACC((ROWS, plan.columns), F32))
-                plgpu.commit_smem()  # all warps have read the block
-                refill(unit)
-                return total + (part * scale if plan.has_blocks else part), later
+                part, rest = pl.run_scoped(multiply, plgpu.ACC((ROWS, plan.columns), F32))
+                return total + (part * scale if plan.has_blocks else part), rest
+
+            def step(j: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+                total, scale, weights = carry
+                later = scale_of(j + 1) if plan.has_blocks else scale
+                total, weights = multiplied(j, total, scale, weights, lambda: widened(j + 1))
+                return total, later, weights
 
             first = scale_of(I32(0)) if plan.has_blocks else F32(0)
-            return lax.fori_loop(0, plan.blocks, step, (total, first))[0]
+            last = I32(plan.blocks - 1)
+            total, scale, weights = lax.fori_loop(0, last, step, (total, first, widened(I32(0))))
+            return multiplied(last, total, scale, weights, lambda: weights)[0]
 
         if plan.shared is None:
             acc = pl.run_scoped(product, plgpu.ACC((ROWS, plan.columns), F32))

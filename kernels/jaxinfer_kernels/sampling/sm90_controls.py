@@ -15,7 +15,7 @@ from jaxinfer_kernels.sampling.sm90_argmax import BITS, WORDS, word_layout
 from jaxinfer_kernels.sampling.sm90_row import SHAPE, CtaRow, float_of, spread, value_layout
 from jaxinfer_kernels.sm90 import F32, I32, Ref
 
-MOST_TOGETHER = 16  # ids that are asked for before the first is looked at: global memory answers after 500 cycles
+MOST_TOGETHER = 12  # ids that are asked for before the first is looked at: global memory answers after 500 cycles
 
 
 @dataclasses.dataclass(frozen=True)
