@@ -72,7 +72,7 @@ class Products:
     linear_residual(x, w, residual, then) -> rows    logits(hidden, w) -> f32[L, V]
 
     rows: an array [T, D], or DeferredNorm.    left: what `linear` and `gate_up` take: an array, or Deferred.
-    w: an array, or Quantized, which XLA and our kernels for CPUs take.
+    w: an array, or Quantized, which XLA, our kernels for CPUs and those of few rows take.
     then: the norm that is taken of the result next, or None. With one, the result may be DeferredNorm.
     align: rows of a decode step are padded to a multiple of it.
     axis: of the mesh that the step runs over, under shard_map; each device computes with its part of the weights. None:
@@ -121,7 +121,7 @@ def _alone(linear_residual: Callable[..., jax.Array], **tuning: Any) -> Callable
 # one kernel.
 
 
-def _small_linear(tuning: SmallTuning, x: jax.Array | Deferred, w: jax.Array, bias: Weight | None) -> jax.Array:
+def _small_linear(tuning: SmallTuning, x: jax.Array | Deferred, w: Matrix, bias: Weight | None) -> jax.Array:
     if not isinstance(x, Deferred):
         return _linear(x, w, bias)
     norm, added = stacked(x.norm.weight), None if bias is None else stacked(bias)
@@ -131,7 +131,7 @@ def _small_linear(tuning: SmallTuning, x: jax.Array | Deferred, w: jax.Array, bi
     return sm90_small.norm_linear(x.rows, norm.array, w, norm.index, **rest)
 
 
-def _small_gate_up(tuning: SmallTuning, x: jax.Array | Deferred, w: jax.Array) -> jax.Array:
+def _small_gate_up(tuning: SmallTuning, x: jax.Array | Deferred, w: Matrix) -> jax.Array:
     if not isinstance(x, Deferred):
         return xla_linear.gate_up(x, w)
     norm = stacked(x.norm.weight)

@@ -29,6 +29,9 @@ class Rope:
     attention_factor: float = 1.0
 
 
+type MatrixShape = tuple[tuple[int, ...], int]  # rows of each member of a fused matrix, and columns
+
+
 class Mixer(Protocol):
     """What mixes the tokens of a sequence: frozen and hashable. Its `cache` says whether it has pages or a state."""
 
@@ -36,8 +39,8 @@ class Mixer(Protocol):
     def inner_width(self) -> int:
         """Numbers that a token has inside of it, where it has the most of them at once."""
 
-    def products(self, width: int) -> tuple[tuple[int, int], ...]:
-        """[out, in] of each of its matrices. width: D."""
+    def products(self, width: int) -> tuple[MatrixShape, ...]:
+        """Of its matrices. width: D."""
 
     def num_params(self, width: int) -> int:
         """width: D."""
@@ -82,8 +85,8 @@ class Attention:
     def inner_width(self) -> int:
         return self.qkv_width
 
-    def products(self, width: int) -> tuple[tuple[int, int], ...]:
-        return (self.qkv_width, width), (width, self.q_width)
+    def products(self, width: int) -> tuple[MatrixShape, ...]:
+        return ((self.q_width, self.kv_width, self.kv_width), width), ((width,), self.q_width)
 
     def num_params(self, width: int) -> int:
         biases, norms = self.qkv_width * self.bias, 2 * self.head_dim * self.qk_norm
@@ -100,8 +103,8 @@ class Dense:
     width: int
     gated: bool = True
 
-    def products(self, width: int) -> tuple[tuple[int, int], ...]:
-        return ((1 + self.gated) * self.width, width), (width, self.width)
+    def products(self, width: int) -> tuple[MatrixShape, ...]:
+        return ((self.width,) * (1 + self.gated), width), ((width,), self.width)
 
     def num_params(self, width: int) -> int:
         return (3 if self.gated else 2) * width * self.width

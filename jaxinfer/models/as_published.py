@@ -6,7 +6,6 @@ jaxinfer_kernels/linear/quantized.py.
 """
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -16,11 +15,10 @@ from jaxinfer.errors import CheckpointError
 from jaxinfer.models.config import clipped
 from jaxinfer.models.file_layout import AS_STORED, FileLayout, Int4Layout, Int8Layout, Part
 from jaxinfer.models.parameters import FLOATS, Beside, ParamSpec
-from jaxinfer.models.published import HEAD, Fp4, Fp8, Int4, Int8, Published, Scheme
+from jaxinfer.models.published import BLOCK, HEAD, Fp4, Fp8, Int4, Int8, Published, Scheme
 from jaxinfer_kernels.linear import packed4
 from jaxinfer_kernels.linear.quantized import Format, Quantized
 
-BLOCK = 128  # rows and columns of a block
 SCALES = ("F32", "BF16", "F16", "F8_E8M0")  # what scales may be stored as
 WEIGHT = ".weight"
 _INT4_NAMES: tuple[dict[Part, str], ...] = (
@@ -112,12 +110,8 @@ def quantized(spec: ParamSpec, scheme: Scheme) -> Quantized:
 def fp8(spec: ParamSpec, scheme: Fp8) -> Quantized:
     """A matrix whose values are float8_e4m3fn."""
     rows, columns = spec.shape
-    if scheme.sharing == "block":
-        # A block of a fused matrix must not reach from one member into the next.
-        of_block = BLOCK if len(spec.rows) == 1 else math.gcd(BLOCK, *spec.rows)
-        block, shared = (of_block, BLOCK), BLOCK // of_block
-    else:
-        block, shared = (1, columns), 1 if scheme.sharing == "channel" else max(spec.rows)
+    block = scheme.block(spec.rows, columns)
+    shared = {"block": BLOCK // block[0], "channel": 1, "tensor": max(spec.rows)}[scheme.sharing]
     of_members = tuple(-(-size // block[0]) for size in spec.rows)
     scales = ParamSpec(
         (sum(of_members), -(-columns // block[1])),

@@ -116,6 +116,11 @@ class ModelConfig(abc.ABC):
         """The kinds of attention of its layers."""
         return {layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)}
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether some of its weights have fewer bits than its dtype."""
+        return self.quantization is not None or self.published is not None
+
     def held_in(self, dtype: str) -> str:
         """What the weights of linear layers are in, in a model that is loaded in `dtype`."""
         return self.quantization or (dtype if self.published is None else str(self.published))

@@ -4,12 +4,15 @@ models/quantization_config.py reads it, models/as_published.py makes leaves of i
 """
 
 import dataclasses
+import math
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 HEAD = "lm_head"
 CLASS = "Linear"
 PATTERN = "re:"  # before a pattern of names
+BLOCK = 128  # rows and columns of a block
 
 Packing = Literal["compressed-tensors", "awq", "gptq", "gptq_v2", "fp4"]
 Sharing = Literal["block", "channel", "tensor"]
@@ -24,6 +27,13 @@ class Fp8:
 
     sharing: Sharing
     scale: str = "weight_scale"
+
+    def block(self, rows: Sequence[int], columns: int) -> tuple[int, int]:
+        """Rows and columns that share a scale in a matrix whose members have so many rows."""
+        if self.sharing != "block":
+            return 1, columns
+        # A block of a fused matrix must not reach from one member into the next.
+        return (BLOCK if len(rows) == 1 else math.gcd(BLOCK, *rows)), BLOCK
 
     def __str__(self) -> str:
         return f"fp8 with a scale per {'128 x 128 weights' if self.sharing == 'block' else self.sharing}"
@@ -98,8 +108,12 @@ class Published:
     excluded: tuple[str, ...] = ()
     head: bool = False
 
+    @property
+    def schemes(self) -> tuple[Scheme, ...]:
+        return tuple(scheme for _, scheme in self.groups)
+
     def __str__(self) -> str:
-        return " and ".join(dict.fromkeys(str(scheme) for _, scheme in self.groups))
+        return " and ".join(dict.fromkeys(str(scheme) for scheme in self.schemes))
 
     def of(self, module: str) -> Scheme | None:
         """How a module's matrix is stored; None as in other checkpoints."""

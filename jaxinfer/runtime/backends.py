@@ -22,6 +22,7 @@ from jaxinfer.layers.products import (
 )
 from jaxinfer.layers.spec import Attention, Dense
 from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.published import Fp8
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.plan import BackendTime
 from jaxinfer_kernels import cpu
@@ -39,6 +40,7 @@ from jaxinfer_kernels.sm90 import CAPABILITY, HopperGpu
 # Rows of a decode step, or tokens of an extend step, at which one of jaxinfer_kernels.linear is the fastest
 # (benchmarks/README.md).
 SMALL_ROWS = 16  # sm90_small up to so many
+FP8_ROWS = 32  # and of weights in fp8, which XLA widens first
 MEDIUM_ROWS = 128  # sm90_medium up to so many, of a model
 NARROW = 2048  # as wide as this
 NARROW_ROWS = 256  # and in a launch sequence up to so many: 4,096 wide, cuBLAS is faster at 256 rows
@@ -162,7 +164,7 @@ def choose_backends(
     if gpu is None:
         return XLA_ONLY
     few = linears_supported(model, kind, gpu)
-    many = all(
+    many = not model.is_quantized and all(
         mlp.gated and sm90_large.supported(LARGE_ROWS, 2 * mlp.width, model.hidden_size, kind) for mlp in _mlps(model)
     )
     masks, sampling = sm90_argmax.masks_supported(model.vocab_size), sm90_draw.supported(model.vocab_size)
@@ -218,10 +220,22 @@ def _mlps(model: ModelConfig) -> set[Dense]:
 def linears_supported(model: ModelConfig, dtype: jnp.dtype, gpu: HopperGpu) -> bool:
     """Whether the Mosaic linear layers of few rows can run all of a model's."""
     d = model.hidden_size
-    shapes = {shape for mlp in _mlps(model) for shape in mlp.products(d)}
-    of_mixers = {shape for layer in model.layers for shape in layer.mixer.products(d)}
-    small = (sm90_small_config.supported(SMALL_ROWS, *shape, dtype, gpu) for shape in shapes | of_mixers)
-    return all(small) and all(sm90_medium_config.supported(MEDIUM_ROWS, *shape, dtype) for shape in shapes)
+    of_mlps = {shape for mlp in _mlps(model) for shape in mlp.products(d)}
+    shapes = of_mlps | {shape for layer in model.layers for shape in layer.mixer.products(d)}
+
+    def small(most: int, scheme: Fp8 | None = None) -> bool:
+        return all(
+            sm90_small_config.supported(most, sum(rows), columns, dtype, gpu, scheme and scheme.block(rows, columns))
+            for rows, columns in shapes
+        )
+
+    if not model.is_quantized:
+        medium = (sm90_medium_config.supported(MEDIUM_ROWS, sum(rows), columns, dtype) for rows, columns in of_mlps)
+        return small(SMALL_ROWS) and all(medium)
+    schemes = model.published.schemes if model.published else ()
+    fp8 = [scheme for scheme in schemes if isinstance(scheme, Fp8)]
+    # A module may be left out of what is quantized: bfloat16 has to fit as well.
+    return len(fp8) == len(schemes) > 0 and all(small(FP8_ROWS, scheme) for scheme in (None, *fp8))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,7 +278,7 @@ def _of_extend(model: ModelConfig, backends: Backends, key: ExtendBucket) -> Ste
         return StepKernels(attend, _products_of_prompts(model, backends, key))
     gpu = backends.of_sm90
     fits = sm90_extend.ROWS <= key.tokens <= _most_in_sequence(model) and key.tokens % 8 == 0
-    if backends.launches is not Launches.SEQUENCE or not fits:
+    if backends.launches is not Launches.SEQUENCE or not fits or model.is_quantized:
         attend = functools.partial(attention.extend_sm90, ExtendTuning(gpu=gpu))
         return StepKernels(attend, _products_of_prompts(model, backends, key))
     by_token = key.rows > sm90_extend.FEW_ROWS
@@ -276,13 +290,16 @@ def _of_extend(model: ModelConfig, backends: Backends, key: ExtendBucket) -> Ste
 
 
 def _products_of_prompts(model: ModelConfig, backends: Backends, key: ExtendBucket) -> Products:
-    few = key.tokens <= SMALL_ROWS and backends.extend_linear is not Backend.CPU
+    few = key.tokens <= SMALL_ROWS and backends.extend_linear is not Backend.CPU and not model.is_quantized
     return XLA if few else _products(model, backends, key.tokens, sequence=False)
 
 
 def _products(model: ModelConfig, backends: Backends, rows: int, *, sequence: bool) -> Products:
     if backends.decode_linear is Backend.CPU:
         return CPU if backends.isa is Isa.AMX or rows <= CPU_ROWS or model.quantization else XLA
+    if model.is_quantized:
+        ours = backends.decode_linear is Backend.MOSAIC and rows <= FP8_ROWS
+        return small_products(backends.of_sm90) if ours else XLA
     if rows >= LARGE_ROWS:
         large = backends.extend_linear is Backend.MOSAIC and rows % sm90_large.TILE_ROWS == 0
         return large_products(backends.of_sm90) if large else XLA

@@ -17,7 +17,7 @@ from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.parameters import num_bytes, quantized_matrices
 from jaxinfer.models.registry import Family
-from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, Described, choose_backends
+from jaxinfer.runtime.backends import FP8_ROWS, XLA_ONLY, Backend, Backends, Described, choose_backends
 from jaxinfer.runtime.buckets import (
     Decode,
     decode_buckets,
@@ -151,7 +151,7 @@ def plan_for(
     contexts = decode_contexts(config.max_model_len or model.max_position) if by_context else ()
     temporaries = step_bytes(model, itemsize, extend[-1], decode_sizes(decode, contexts), seqs)
     temporaries += batched * model.hidden_size * itemsize  # the hidden states that a step leaves
-    temporaries += widened_bytes(specs) if backends.decode_linear is Backend.XLA else 0
+    temporaries += widened_bytes(specs) if backends.decode_linear is not Backend.CPU else 0
     layout = layout_of(model.caches(dtype), page_size)
     host_pages = _host_bytes(config, platform, free) // layout.page_bytes
     if host_pages and platform != "cpu":
@@ -211,6 +211,8 @@ def held_words(model: ModelConfig, specs: Any, dtype: str, backends: Backends) -
         words += f", computed in {dtype} and not {model.saved_in}, which {why} (dtype sets it)"
     if backends.decode_linear is Backend.CPU:
         return f": {words}"
+    if backends.decode_linear is Backend.MOSAIC:
+        return f": {words}, which steps of more than {FP8_ROWS} rows widen to {dtype} for each product, slowly"
     why = "our kernels are for bfloat16" if dtype != "bfloat16" else "there are no kernels of ours (jaxinfer doctor)"
     return f": {words}, which XLA widens to {dtype} for each product, slowly, as {why}"
 

@@ -22,10 +22,12 @@ from jaxinfer.layers.products import CPU, XLA, Deferred, Products
 from jaxinfer.models.config import HFConfig
 from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.known import FP8
+from jaxinfer.models.published import Fp8, Int8
 from jaxinfer.models.quantization_config import published_from_hf
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import programs, step
 from jaxinfer.runtime.backends import (
+    FP8_ROWS,
     LARGE_ROWS,
     MEDIUM_ROWS,
     NARROW,
@@ -39,6 +41,7 @@ from jaxinfer.runtime.backends import (
     as_held,
     choose_backends,
     kernels_for,
+    linears_supported,
 )
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.packing import DecodeColumn, extend_layout
@@ -251,7 +254,7 @@ def limits(rows: int, tokens: int = 128, model: DenseConfig = MODEL) -> Limits:
 
 def avals(rows: int, tokens: int = 128, model: DenseConfig = MODEL) -> tuple[object, DeviceState]:
     """Of the parameters and of the state."""
-    make = functools.partial(dummy_params, dense.parameters(model), "bfloat16", 0, jax.devices("cpu")[0])
+    make = functools.partial(dummy_params, dense.specs(model), "bfloat16", 0, jax.devices("cpu")[0])
     state = functools.partial(init_state, limits(rows, tokens, model), model, "bfloat16")
     return jax.eval_shape(make), jax.eval_shape(state)
 
@@ -323,6 +326,25 @@ def test_masks_are_left_out_by_the_chosen_kernel(rows, masks, kernels):
 @pytest.mark.parametrize("rows", [1, 8, SMALL_ROWS, SMALL_ROWS + 1, 24, MEDIUM_ROWS, NARROW_ROWS])
 def test_all_layers_of_a_decode_step_are_one_chain(rows):
     assert kernels_of_decode(CHAINED, rows) == (0, 1)
+
+
+@pytest.mark.parametrize("sharing", ["block", "channel", "tensor"])
+def test_weights_in_fp8_are_multiplied_by_our_kernels_in_steps_of_few_rows(sharing):
+    model = changed(published=dataclasses.replace(PUBLISHED, groups=((("Linear",), Fp8(sharing)),)))
+    assert linears_supported(model, jnp.dtype(jnp.bfloat16), CHAINED.of_sm90)
+    found = [kernels_of_decode(CHAINED, rows, model) for rows in (1, FP8_ROWS, FP8_ROWS + 1)]
+    assert found == [(0, 1), (0, 1), (ATTENTION, 0)], "one chain, or the attention alone"
+    keys = (ExtendBucket(tokens, 1, 1) for tokens in (FP8_ROWS, FP8_ROWS + 8))
+    assert [kernels_for(model, CHAINED, key).products.align for key in keys] == [8, 1]
+
+
+def test_other_formats_are_left_to_xla():
+    mixed = dataclasses.replace(PUBLISHED, groups=((("q_proj",), Int8("channel")), *PUBLISHED.groups))
+    narrow = model_of(6, 1, 32, qk_norm=True, hidden=256, num_layers=2)  # of whose keys 128 rows have four scales
+    models = changed(quantization="int8"), changed(published=mixed), dataclasses.replace(narrow, published=PUBLISHED)
+    assert not any(linears_supported(model, jnp.dtype(jnp.bfloat16), CHAINED.of_sm90) for model in models)
+    for model in models:
+        assert kernels_for(model, dataclasses.replace(CHAINED, decode_linear=Backend.XLA), Decode(8)).products is XLA
 
 
 def test_a_decode_step_of_more_rows_is_no_chain():

@@ -14,6 +14,7 @@ import jax
 import pytest
 
 from jaxinfer.errors import EngineError
+from jaxinfer.models.published import Fp8, Published
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import lowering, programs, step, warmup
 from jaxinfer.runtime.backends import Backend, Backends, Launches
@@ -59,10 +60,12 @@ def test_steps_lowered_elsewhere_are_compiled_to_the_same(tiny: DeviceRunner, lo
         assert one.temp_size_in_bytes == other.temp_size_in_bytes
 
 
-def test_a_chain_lowered_elsewhere_has_the_same_kernels() -> None:
-    """Said by the digest of its text, which holds them all."""
+@pytest.mark.parametrize("published", [None, Published(((("Linear",), Fp8("block")),))], ids=["bfloat16", "fp8"])
+def test_a_chain_lowered_elsewhere_has_the_same_kernels(published: Published | None) -> None:
+    """Said by the digest of its text, which holds them all. Outside of it no weight is widened."""
     mosaic = Backend.MOSAIC
-    model = dataclasses.replace(TINY, hidden_size=512, intermediate_size=1024, head_dim=64, dtype="bfloat16")
+    wide = dataclasses.replace(TINY, hidden_size=512, intermediate_size=1024, head_dim=64, dtype="bfloat16")
+    model = dataclasses.replace(wide, published=published)
     backends = Backends(mosaic, mosaic, mosaic, mosaic, launches=Launches.SEQUENCE, gpu=H200)
     limits = dataclasses.replace(LIMITS, page_size=64, num_pages=20, max_model_len=256)
     sent = pickle.dumps(Facts(model, limits, backends, "bfloat16", "cuda", {}))
@@ -74,6 +77,7 @@ def test_a_chain_lowered_elsewhere_has_the_same_kernels() -> None:
     digests = [re.findall(r'digest = "(\w+)"', text) for text in (here, there)]
     assert digests[0] == digests[1]
     assert len(digests[0]) == 1
+    assert not re.search("stablehlo.convert .*f8E4M3FN", here)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from jaxinfer.layers.batch import Batch
 from jaxinfer.layers.linear import add, array, linear, normed, swiglu
 from jaxinfer.layers.products import Products
 from jaxinfer.layers.recurrent import recurrent
-from jaxinfer.layers.spec import Attention, Dense, Layer, Rope
+from jaxinfer.layers.spec import Attention, Dense, Layer, MatrixShape, Rope
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.parameters import FileLayout, LayerParams, ParamSpec, single
 from jaxinfer.models.registry import Family
@@ -38,12 +38,12 @@ class Fading:
     def inner_width(self) -> int:
         return 3 * self.heads * self.head_dim + self.heads
 
-    def products(self, width: int) -> tuple[tuple[int, int], ...]:
+    def products(self, width: int) -> tuple[MatrixShape, ...]:
         inner = self.heads * self.head_dim
-        return (inner, width), (inner, width), (inner, width), (self.heads, width), (width, inner)
+        return ((inner,), width), ((inner,), width), ((inner,), width), ((self.heads,), width), ((width,), inner)
 
     def num_params(self, width: int) -> int:
-        return sum(out * into for out, into in self.products(width)) + self.heads
+        return sum(sum(rows) * columns for rows, columns in self.products(width)) + self.heads
 
     def cache(self, dtype: str) -> CacheSpec:
         n, h = self.heads, self.head_dim
