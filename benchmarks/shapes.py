@@ -2,8 +2,9 @@
 
     PYTHONPATH=.:kernels python benchmarks/shapes.py FOLDER [--tiny] [--zeros NAME]
 
-FOLDER/1.5b, FOLDER/8b and FOLDER/0.6b get a config.json and a tokenizer whose every id is a short word, so that each
-token of an answer is some text. --tiny keeps the architectures and shrinks the numbers, to try a script on any machine.
+FOLDER/1.5b, FOLDER/8b, FOLDER/8b-fp8 and FOLDER/0.6b get a config.json and a tokenizer whose every id is a short word,
+so that each token of an answer is some text. --tiny keeps the architectures and shrinks the numbers, to try a script on
+any machine.
 --zeros NAME also writes that model's weights: a real safetensors file of zeros, sparse on disk. Reading it costs what
 reading others costs once it is in the page cache; what it computes means nothing.
 """
@@ -17,6 +18,7 @@ from typing import Any
 
 import jax
 
+from jaxinfer.models.known import FP8
 from jaxinfer.models.parameters import ParamSpec
 from jaxinfer.models.registry import family_for
 
@@ -63,6 +65,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
+SHAPES["8b-fp8"] = SHAPES["8b"] | FP8  # as Qwen publishes it
 TINY = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 2048}
 TINY |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 16384}
 
@@ -71,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--zeros", choices=SHAPES)
+    parser.add_argument("--zeros", choices=[name for name in SHAPES if name != "8b-fp8"])
     arguments = parser.parse_args()
     for name, config in SHAPES.items():
         if arguments.tiny:

@@ -47,7 +47,7 @@ def start(options: argparse.Namespace) -> DeviceRunner:
         attention_backend=options.attention_backend,
     )
     plan = plan_memory(settings, model, family, device, backends_for(settings, model, device))
-    params = dummy_params(family.parameters(model), "bfloat16", 0, device)
+    params = dummy_params(family.specs(model), "bfloat16", 0, device)
     print(f"{device.device_kind}, {options.model}, {plan.limits.num_pages} pages,", dict(plan.backends.rows()))
     backends = dataclasses.replace(plan.backends, launches=Launches.SINGLE) if options.single else plan.backends
     return DeviceRunner(model, family, params, plan.limits, device, backends)
