@@ -72,7 +72,7 @@ class Products:
     linear_residual(x, w, residual, then) -> rows    logits(hidden, w) -> f32[L, V]
 
     rows: an array [T, D], or DeferredNorm.    left: what `linear` and `gate_up` take: an array, or Deferred.
-    w: an array, or Quantized, which XLA, our kernels for CPUs and those of few rows take.
+    w: an array, or Quantized, which XLA, our kernels for CPUs and those of up to 128 rows take.
     then: the norm that is taken of the result next, or None. With one, the result may be DeferredNorm.
     align: rows of a decode step are padded to a multiple of it.
     axis: of the mesh that the step runs over, under shard_map; each device computes with its part of the weights. None:
@@ -149,7 +149,7 @@ def _begun_norm(x: jax.Array | DeferredNorm, norm: Norm) -> Deferred:
     return Deferred(sm90_norm.rms_norm(x, scale.array, scale.index, eps=norm.eps, pdl=not norm.first), norm)
 
 
-def _medium_linear(tuning: MediumTuning, x: jax.Array | Deferred, w: jax.Array, bias: Weight | None) -> jax.Array:
+def _medium_linear(tuning: MediumTuning, x: jax.Array | Deferred, w: Matrix, bias: Weight | None) -> jax.Array:
     if not isinstance(x, Deferred):
         return _linear(x, w, bias)
     layer = stacked(x.norm.weight) if bias is None else stacked(bias)
@@ -157,16 +157,17 @@ def _medium_linear(tuning: MediumTuning, x: jax.Array | Deferred, w: jax.Array, 
     return sm90_medium.linear_bias(x.rows, w, layer.index, bias=added, eps=x.norm.eps, tuning=tuning)
 
 
-def _medium_gate_up(tuning: MediumTuning, x: jax.Array | Deferred, w: jax.Array) -> jax.Array:
+def _medium_gate_up(tuning: MediumTuning, x: jax.Array | Deferred, w: Matrix) -> jax.Array:
     if not isinstance(x, Deferred):
         return sm90_medium.gate_up(x, w, tuning=tuning)
     return sm90_medium.gate_up(x.rows, w, eps=x.norm.eps, tuning=tuning)
 
 
 def _medium_linear_residual(
-    tuning: MediumTuning, x: jax.Array, w: jax.Array, residual: jax.Array, then: Norm | None
+    tuning: MediumTuning, x: jax.Array, w: Matrix, residual: jax.Array, then: Norm | None
 ) -> jax.Array | DeferredNorm:
-    if then is None or not can_defer_norm(*residual.shape, residual.dtype, tuning):
+    shared = w.block if isinstance(w, Quantized) else None
+    if then is None or not can_defer_norm(*residual.shape, residual.dtype, tuning, shared):
         return sm90_medium.linear_residual(x, w, residual, tuning=tuning)
     norm = stacked(then.weight)
     return sm90_medium.linear_residual(x, w, residual, norm=norm.array, layer=norm.index, tuning=tuning)

@@ -3,6 +3,8 @@
 import dataclasses
 import enum
 import functools
+import itertools
+from collections.abc import Sequence
 from typing import Protocol
 
 import jax.numpy as jnp
@@ -40,7 +42,6 @@ from jaxinfer_kernels.sm90 import CAPABILITY, HopperGpu
 # Rows of a decode step, or tokens of an extend step, at which one of jaxinfer_kernels.linear is the fastest
 # (benchmarks/README.md).
 SMALL_ROWS = 16  # sm90_small up to so many
-FP8_ROWS = 32  # and of weights in fp8, which XLA widens first
 MEDIUM_ROWS = 128  # sm90_medium up to so many, of a model
 NARROW = 2048  # as wide as this
 NARROW_ROWS = 256  # and in a launch sequence up to so many: 4,096 wide, cuBLAS is faster at 256 rows
@@ -219,23 +220,21 @@ def _mlps(model: ModelConfig) -> set[Dense]:
 
 def linears_supported(model: ModelConfig, dtype: jnp.dtype, gpu: HopperGpu) -> bool:
     """Whether the Mosaic linear layers of few rows can run all of a model's."""
+    schemes: list[Fp8 | None] = [None]  # of quantized models too, which may leave modules as they are
+    if model.is_quantized:
+        published = model.published.schemes if model.published else ()
+        schemes += [scheme for scheme in published if isinstance(scheme, Fp8)]
+        if len(schemes) != 1 + len(published) or not published:
+            return False
     d = model.hidden_size
-    of_mlps = {shape for mlp in _mlps(model) for shape in mlp.products(d)}
-    shapes = of_mlps | {shape for layer in model.layers for shape in layer.mixer.products(d)}
+    shapes = {shape for layer in model.layers for part in (layer.mixer, layer.mlp) for shape in part.products(d)}
 
-    def small(most: int, scheme: Fp8 | None = None) -> bool:
-        return all(
-            sm90_small_config.supported(most, sum(rows), columns, dtype, gpu, scheme and scheme.block(rows, columns))
-            for rows, columns in shapes
-        )
+    def run(rows: Sequence[int], columns: int, scheme: Fp8 | None) -> bool:
+        shape, shared = (sum(rows), columns, dtype), scheme and scheme.block(rows, columns)
+        small = sm90_small_config.supported(SMALL_ROWS, *shape, gpu, shared)
+        return small and sm90_medium_config.supported(MEDIUM_ROWS, *shape, shared)
 
-    if not model.is_quantized:
-        medium = (sm90_medium_config.supported(MEDIUM_ROWS, sum(rows), columns, dtype) for rows, columns in of_mlps)
-        return small(SMALL_ROWS) and all(medium)
-    schemes = model.published.schemes if model.published else ()
-    fp8 = [scheme for scheme in schemes if isinstance(scheme, Fp8)]
-    # A module may be left out of what is quantized: bfloat16 has to fit as well.
-    return len(fp8) == len(schemes) > 0 and all(small(FP8_ROWS, scheme) for scheme in (None, *fp8))
+    return all(run(*shape, scheme) for shape, scheme in itertools.product(shapes, schemes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,7 +277,7 @@ def _of_extend(model: ModelConfig, backends: Backends, key: ExtendBucket) -> Ste
         return StepKernels(attend, _products_of_prompts(model, backends, key))
     gpu = backends.of_sm90
     fits = sm90_extend.ROWS <= key.tokens <= _most_in_sequence(model) and key.tokens % 8 == 0
-    if backends.launches is not Launches.SEQUENCE or not fits or model.is_quantized:
+    if backends.launches is not Launches.SEQUENCE or not fits:
         attend = functools.partial(attention.extend_sm90, ExtendTuning(gpu=gpu))
         return StepKernels(attend, _products_of_prompts(model, backends, key))
     by_token = key.rows > sm90_extend.FEW_ROWS
@@ -297,9 +296,6 @@ def _products_of_prompts(model: ModelConfig, backends: Backends, key: ExtendBuck
 def _products(model: ModelConfig, backends: Backends, rows: int, *, sequence: bool) -> Products:
     if backends.decode_linear is Backend.CPU:
         return CPU if backends.isa is Isa.AMX or rows <= CPU_ROWS or model.quantization else XLA
-    if model.is_quantized:
-        ours = backends.decode_linear is Backend.MOSAIC and rows <= FP8_ROWS
-        return small_products(backends.of_sm90) if ours else XLA
     if rows >= LARGE_ROWS:
         large = backends.extend_linear is Backend.MOSAIC and rows % sm90_large.TILE_ROWS == 0
         return large_products(backends.of_sm90) if large else XLA
@@ -313,4 +309,4 @@ def _products(model: ModelConfig, backends: Backends, rows: int, *, sequence: bo
 
 def _most_in_sequence(model: ModelConfig) -> int:
     """Rows, or tokens of an extend step, up to which the layers of a step can be one launch sequence."""
-    return NARROW_ROWS if model.hidden_size <= NARROW else MEDIUM_ROWS
+    return NARROW_ROWS if model.hidden_size <= NARROW and not model.is_quantized else MEDIUM_ROWS

@@ -17,7 +17,7 @@ from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.parameters import num_bytes, quantized_matrices
 from jaxinfer.models.registry import Family
-from jaxinfer.runtime.backends import FP8_ROWS, XLA_ONLY, Backend, Backends, Described, choose_backends
+from jaxinfer.runtime.backends import MEDIUM_ROWS, XLA_ONLY, Backend, Backends, Described, choose_backends
 from jaxinfer.runtime.buckets import (
     Decode,
     decode_buckets,
@@ -212,7 +212,7 @@ def held_words(model: ModelConfig, specs: Any, dtype: str, backends: Backends) -
     if backends.decode_linear is Backend.CPU:
         return f": {words}"
     if backends.decode_linear is Backend.MOSAIC:
-        return f": {words}, which steps of more than {FP8_ROWS} rows widen to {dtype} for each product, slowly"
+        return f": {words}, which steps of more than {MEDIUM_ROWS} rows widen to {dtype} for each product, slowly"
     why = "our kernels are for bfloat16" if dtype != "bfloat16" else "there are no kernels of ours (jaxinfer doctor)"
     return f": {words}, which XLA widens to {dtype} for each product, slowly, as {why}"
 

@@ -97,12 +97,14 @@ def store(ref: Ref, value: jax.Array) -> None:
         ref[...] = value
 
 
-def row_layout(width: int) -> Layout:
+def row_layout(width: int, itemsize: int = 2) -> Layout:
     """A tile [8 n, width] spread so that a warp holds two whole rows: sums along them stay inside it.
 
-    No lane holds 32 bits of bf16: for those jax 0.11.2 turns to ldmatrix, which is made for the layouts of wgmma.
+    No lane holds 32 bits of bf16, or of what has one byte: for those jax 0.11.2 turns to ldmatrix, which is made for
+    the layouts of wgmma.
     """
-    lanes = 16 if width == 64 else 32  # of a row; 1, 4 or 4 values a lane for 32, 64 or 128 columns
+    # Of a row; 1, 4 or 4 values a lane for 32, 64 or 128 columns, 8 for 128 bytes.
+    lanes = 16 if width == 64 or itemsize == 1 else 32
     tiling = plgpu.Tiling(((8, width), (2, width), (width // lanes,)))
     return plgpu.Layout.TILED(tiling, warp_dims=(-5,), lane_dims=(-2,) if lanes == 32 else (-3, -2), vector_dim=-1)
 

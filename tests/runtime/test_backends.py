@@ -27,7 +27,6 @@ from jaxinfer.models.quantization_config import published_from_hf
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import programs, step
 from jaxinfer.runtime.backends import (
-    FP8_ROWS,
     LARGE_ROWS,
     MEDIUM_ROWS,
     NARROW,
@@ -332,10 +331,10 @@ def test_all_layers_of_a_decode_step_are_one_chain(rows):
 def test_weights_in_fp8_are_multiplied_by_our_kernels_in_steps_of_few_rows(sharing):
     model = changed(published=dataclasses.replace(PUBLISHED, groups=((("Linear",), Fp8(sharing)),)))
     assert linears_supported(model, jnp.dtype(jnp.bfloat16), CHAINED.of_sm90)
-    found = [kernels_of_decode(CHAINED, rows, model) for rows in (1, FP8_ROWS, FP8_ROWS + 1)]
-    assert found == [(0, 1), (0, 1), (ATTENTION, 0)], "one chain, or the attention alone"
-    keys = (ExtendBucket(tokens, 1, 1) for tokens in (FP8_ROWS, FP8_ROWS + 8))
-    assert [kernels_for(model, CHAINED, key).products.align for key in keys] == [8, 1]
+    found = [kernels_of_decode(CHAINED, rows, model) for rows in (1, SMALL_ROWS + 1, MEDIUM_ROWS, MEDIUM_ROWS + 1)]
+    assert found == [(0, 1)] * 3 + [(ATTENTION, 0)], "one chain, or the attention alone"
+    keys = (ExtendBucket(tokens, 1, 1) for tokens in (8, MEDIUM_ROWS, LARGE_ROWS))
+    assert [kernels_for(model, CHAINED, key).products.align for key in keys] == [8, 8, 1]
 
 
 def test_other_formats_are_left_to_xla():

@@ -249,7 +249,7 @@ def test_quantized_weights_take_their_bytes_and_say_who_multiplies_them(quantiza
             None,
             "bfloat16",
             Backends(decode_linear=Backend.MOSAIC),
-            "0.70 GiB: 112 matrices in fp8 with a scale per 128 x 128 weights, which steps of more than 32 rows widen "
+            "0.70 GiB: 112 matrices in fp8 with a scale per 128 x 128 weights, which steps of more than 128 rows widen "
             "to bfloat16 for each product, slowly",
         ),
         (

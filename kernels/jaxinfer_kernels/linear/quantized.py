@@ -132,6 +132,11 @@ class Quantized:
         return jnp.repeat(scales, self.block[1], axis=1)[:, :columns]
 
 
+def told(w: "jax.Array | Quantized") -> str:
+    """Its format and shape, for people."""
+    return f"{w.format}[{w.shape[0]},{w.shape[1]}]" if isinstance(w, Quantized) else str(w.aval)
+
+
 def quantized_shapes(shape: tuple[int, int], kind: Format, dtype: Any, **more: Any) -> Quantized:
     """Of a matrix of this shape, without arrays.    more: of jax.ShapeDtypeStruct."""
     rows, columns = shape

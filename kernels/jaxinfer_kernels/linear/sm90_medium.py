@@ -24,11 +24,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
+from jaxinfer_kernels.linear.quantized import Quantized
 from jaxinfer_kernels.linear.sm90_medium_config import (
-    BLOCK,
     DEFAULT,
-    REGISTERS,
     ROWS,
+    WIDE,
     MediumConfig,
     MediumTuning,
     plan_launch,
@@ -44,6 +44,7 @@ from jaxinfer_kernels.sm90 import (
     named,
     operand,
     padded,
+    row_layout,
     store,
 )
 
@@ -59,7 +60,7 @@ class DeferredNorm(NamedTuple):
 @functools.partial(jax.jit, static_argnames=("eps", "tuning", "interpret"))
 def linear_bias(
     x: jax.Array | DeferredNorm,
-    w: jax.Array,
+    w: jax.Array | Quantized,
     layer: jax.Array,
     *,
     bias: jax.Array | None = None,
@@ -75,13 +76,13 @@ def linear_bias(
     x, begun = _parted(x)
     plan = plan_launch(x, w, None if bias is None else "bias", tuning, interpret, eps=eps if begun else None)
     added = {} if bias is None else dict(layer=layer.reshape(1), bias=bias)
-    return _launch(plan, dict(x=padded(x), w=w, **begun, **added))[0][: len(x)]
+    return _launch(plan, dict(x=padded(x), **_parts(w), **begun, **added))[0][: len(x)]
 
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
 def linear_residual(
     x: jax.Array,
-    w: jax.Array,
+    w: jax.Array | Quantized,
     residual: jax.Array,
     *,
     norm: jax.Array | None = None,
@@ -97,7 +98,7 @@ def linear_residual(
     """
     plan = plan_launch(x, w, "residual", tuning, interpret, defers_norm=norm is not None)
     begun = {} if norm is None else dict(layer=layer.reshape(1), norm=norm)
-    rows, *more = _launch(plan, dict(x=padded(x), w=w, residual=padded(residual), **begun))
+    rows, *more = _launch(plan, dict(x=padded(x), **_parts(w), residual=padded(residual), **begun))
     if not more:
         return rows[: len(x)]
     scaled, squares = more
@@ -107,7 +108,7 @@ def linear_residual(
 @functools.partial(jax.jit, static_argnames=("eps", "tuning", "interpret"))
 def gate_up(
     x: jax.Array | DeferredNorm,
-    w: jax.Array,
+    w: jax.Array | Quantized,
     *,
     eps: float | None = None,
     tuning: MediumTuning = DEFAULT,
@@ -120,7 +121,11 @@ def gate_up(
     """
     x, begun = _parted(x)
     plan = plan_launch(x, w, "silu", tuning, interpret, eps=eps if begun else None)
-    return _launch(plan, dict(x=padded(x), w=w, **begun))[0][: len(x)]
+    return _launch(plan, dict(x=padded(x), **_parts(w), **begun))[0][: len(x)]
+
+
+def _parts(w: jax.Array | Quantized) -> dict[str, jax.Array]:
+    return dict(w=w.values, scales=w.scales) if isinstance(w, Quantized) else dict(w=w)
 
 
 def _parted(x: jax.Array | DeferredNorm) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -134,11 +139,13 @@ def _launch(plan: MediumConfig, operands: dict[str, jax.Array]) -> Sequence[jax.
     assert (begun is None) == (plan.eps is None), "a norm that is begun is ended, with eps"
     assert begun is None or begun.shape[:2] == plan.squares[:2], "rows are shared alike by the two products of a norm"
     warpgroups, dtype = plan.warpgroups, plan.dtype
-    free = dict(num_arrivals=warpgroups, num_barriers=plan.stages)
-    ring = dict(
-        x=operand((plan.stages, warpgroups, ROWS, BLOCK), dtype),
-        w=operand((plan.stages, plan.sides, plan.columns, BLOCK), dtype),
-    )
+    free = dict(num_arrivals=warpgroups + plan.widens, num_barriers=plan.stages)
+    weights = plan.sides, plan.columns, plan.block
+    ring = dict(x=operand((plan.stages, warpgroups, ROWS, plan.block), dtype))
+    if plan.shared is None:
+        ring |= dict(w=operand((plan.stages, *weights), dtype))
+    else:
+        ring |= dict(fp8=operand((plan.stages, *weights), jnp.float8_e4m3fn), w=operand((WIDE, *weights), dtype))
     result = plgpu.SMEM((warpgroups, plan.finished, plan.columns), dtype)
     late = dict(scaled=result) if plan.defers_norm else {}
     smem = dict(
@@ -146,6 +153,9 @@ def _launch(plan: MediumConfig, operands: dict[str, jax.Array]) -> Sequence[jax.
         free=plgpu.ClusterBarrier(collective_axes=("half",), **free) if plan.halves > 1 else plgpu.Barrier(**free),
         done=plgpu.Barrier(num_arrivals=warpgroups),
     )
+    if plan.widens:
+        smem |= dict(wide=plgpu.Barrier(num_barriers=WIDE))
+        smem |= dict(wide_free=plgpu.Barrier(num_arrivals=warpgroups, num_barriers=WIDE))
     if plan.after == "residual":  # which is fetched to where the result will be
         smem |= dict(out=result, added=plgpu.Barrier(num_arrivals=warpgroups))
     else:
@@ -163,7 +173,7 @@ def _launch(plan: MediumConfig, operands: dict[str, jax.Array]) -> Sequence[jax.
         grid_names=("tile",),
         cluster=(plan.splits, plan.halves),
         cluster_names=("split", "half"),
-        num_threads=warpgroups + 1,
+        num_threads=warpgroups + plan.widens + 1,
         thread_name="warpgroup",
         interpret=plan.interpret,
         compiler_params=compiler_params(),
@@ -172,21 +182,21 @@ def _launch(plan: MediumConfig, operands: dict[str, jax.Array]) -> Sequence[jax.
 
 
 def _kernel(plan: MediumConfig, operands: Sequence[str], *refs: Ref, **smem: Ref) -> None:
-    """Operands as the functions above name them, layer as i32[1]; then out [T, columns], and scaled and squares of a
-    norm that is begun."""
+    """Operands as the functions above name them, layer as i32[1], w of fp8 as its values and scales; then out
+    [T, columns], and scaled and squares of a norm that is begun."""
     names = *operands, "out", *(("scaled", "new_squares") if plan.defers_norm else ())
     ref = dict(zip(names, refs, strict=True))
     ring, late = smem.pop("shared")
     smem |= ring | late
     tile, split, half, warpgroup = (lax.axis_index(name) for name in ("tile", "split", "half", "warpgroup"))
     start = jnp.minimum(tile * plan.columns, plan.out - plan.columns)  # the last tile repeats columns, and their values
-    share = -(-plan.depth // BLOCK // plan.splits)  # blocks of a CTA
+    share = -(-plan.blocks // plan.splits)  # blocks of a CTA
     first = split * share
-    count = jnp.minimum(share, plan.depth // BLOCK - first)
+    count = jnp.minimum(share, plan.blocks - first)
     columns = pl.ds(start, plan.columns)
     first_row = half * (plan.rows - plan.tile_rows)
 
-    @pl.when(warpgroup == plan.warpgroups)
+    @pl.when(warpgroup == plan.warpgroups + plan.widens)
     def _():
         if not plan.interpret:
             plgpu.set_max_registers(40, action="decrease")
@@ -208,10 +218,18 @@ def _kernel(plan: MediumConfig, operands: Sequence[str], *refs: Ref, **smem: Ref
 
         lax.fori_loop(at_once, count, refill, None)
 
+    if plan.widens:
+
+        @pl.when(warpgroup == plan.warpgroups)
+        def _():
+            if not plan.interpret:
+                plgpu.set_max_registers(plan.registers[1], action="increase")
+            _widen(plan, smem, ref["scales"], start, first, count)
+
     @pl.when(warpgroup < plan.warpgroups)
     def _():
         if not plan.interpret:
-            plgpu.set_max_registers(REGISTERS[plan.warpgroups], action="increase")
+            plgpu.set_max_registers(plan.registers[0], action="increase")
         if plan.eps is not None:
             if plan.pdl:
                 griddepcontrol()  # each thread sees what the kernel before this one wrote once it has waited itself
@@ -248,22 +266,78 @@ def _kernel(plan: MediumConfig, operands: Sequence[str], *refs: Ref, **smem: Ref
 
 def _copy_weights(plan: MediumConfig, smem: Smem, w_ref: Ref, start: jax.Array, first: jax.Array, i: jax.Array) -> None:
     """Start copying the weights of this CTA's i-th block."""
-    stage, inner = lax.rem(i, I32(plan.stages)), pl.ds((first + i) * BLOCK, BLOCK)
+    stage, inner = lax.rem(i, I32(plan.stages)), pl.ds((first + i) * plan.block, plan.block)
     for side in range(plan.sides):
         source = w_ref.at[pl.ds(side * plan.out + start, plan.columns), inner]
         shared = dict(collective_axes="half") if plan.halves > 1 else {}
-        plgpu.copy_gmem_to_smem(source, smem["w"].at[stage, side], smem["ready"].at[stage], **shared)
+        place = smem["fp8" if plan.widens else "w"].at[stage, side]
+        plgpu.copy_gmem_to_smem(source, place, smem["ready"].at[stage], **shared)
 
 
 def _copy_activations(
     plan: MediumConfig, smem: Smem, x_ref: Ref, first_row: jax.Array, first: jax.Array, i: jax.Array
 ) -> None:
     """Start copying the activations of this CTA's i-th block."""
-    stage, inner = lax.rem(i, I32(plan.stages)), pl.ds((first + i) * BLOCK, BLOCK)
+    stage, inner = lax.rem(i, I32(plan.stages)), pl.ds((first + i) * plan.block, plan.block)
     ready = smem["ready"].at[stage]
     for j, rows in plan.parts():
         source = x_ref.at[pl.ds(first_row + j * ROWS, rows), inner]
         plgpu.copy_gmem_to_smem(source, smem["x"].at[stage, j, pl.ds(0, rows)], ready)
+
+
+def _widen(
+    plan: MediumConfig, smem: Smem, scales_ref: Ref, start: jax.Array, first: jax.Array, count: jax.Array
+) -> None:
+    """Make weights of this CTA's blocks as they come, each times its scale, as XLA rounds them."""
+    layout = row_layout(plan.block, 1)
+    scales_of = functools.partial(_scales, plan, scales_ref, start)
+
+    def widen(i: jax.Array, scales: list[jax.Array]) -> list[jax.Array]:
+        stage, place = lax.rem(i, I32(plan.stages)), lax.rem(i, I32(WIDE))
+        later = scales_of(first + jnp.minimum(i + 1, count - 1)) if plan.has_blocks else scales
+        plgpu.barrier_wait(smem["ready"].at[stage])
+
+        @pl.when(i >= WIDE)
+        def _():
+            plgpu.barrier_wait(smem["wide_free"].at[place])
+
+        for side, scale in enumerate(scales):
+            values = plgpu.load(smem["fp8"].at[stage, side], layout=layout, optimized=False)
+            # This chip converts fp8 to f16 alone.
+            wide = values.astype(jnp.float16).astype(F32)
+            wide = wide * plgpu.layout_cast(lax.broadcast_in_dim(scale, wide.shape, [0]), layout)
+            store(smem["w"].at[place, side], wide.astype(plan.dtype))
+        plgpu.commit_smem()
+        plgpu.barrier_arrive(smem["wide"].at[place])
+
+        @pl.when(i + plan.stages < count)
+        def _():
+            plgpu.barrier_arrive(smem["free"].at[stage])
+
+        return later
+
+    lax.fori_loop(0, count, widen, scales_of(first))
+
+
+def _scales(plan: MediumConfig, scales_ref: Ref, start: jax.Array, block: jax.Array) -> list[jax.Array]:
+    """f32[columns] of each side: the scale of each row of weights in a block of the inner dimension."""
+    assert plan.shared is not None
+    layout = row_layout(plan.block, 1).reduce(1)
+    firsts = [side * plan.out + start for side in range(plan.sides)]
+    if not plan.has_blocks:
+        rows = (scales_ref.at[pl.ds(row, plan.columns), 0] for row in firsts)
+        return [plgpu.load(one, layout=layout, optimized=False) for one in rows]
+    height = plan.shared[0]
+    most = scales_ref.shape[0] - 1
+    found = []
+    for row in firsts:
+        rows = plgpu.broadcasted_iota(I32, (plan.columns,), 0, layout=layout) + row
+        scale = plgpu.layout_cast(jnp.zeros((plan.columns,), F32), layout)
+        for i in range((plan.columns - 2) // height + 2):  # that a tile may reach into
+            part = jnp.minimum(lax.div(row, I32(height)) + i, most)
+            scale = jnp.where(rows >= part * height, scales_ref[part, block], scale)
+        found.append(scale)
+    return found
 
 
 def _products(plan: MediumConfig, smem: Smem, warpgroup: jax.Array, count: jax.Array) -> list[jax.Array]:
@@ -273,8 +347,11 @@ def _products(plan: MediumConfig, smem: Smem, warpgroup: jax.Array, count: jax.A
         def step(i: jax.Array, _: None) -> None:
             stage = lax.rem(i, I32(plan.stages))
             plgpu.barrier_wait(smem["ready"].at[stage])
+            place = lax.rem(i, I32(WIDE)) if plan.widens else stage
+            if plan.widens:
+                plgpu.barrier_wait(smem["wide"].at[place])
             for side, total in enumerate(sums):
-                weights = smem["w"].at[stage, side].transpose((1, 0))
+                weights = smem["w"].at[place, side].transpose((1, 0))
                 plgpu.wgmma(total, smem["x"].at[stage, warpgroup], weights)
             plgpu.wgmma_wait(len(sums))  # for the products of the step before
             before = lax.rem(i + (plan.stages - 1), I32(plan.stages))
@@ -282,6 +359,12 @@ def _products(plan: MediumConfig, smem: Smem, warpgroup: jax.Array, count: jax.A
             @pl.when((i > 0) & (i - 1 + plan.stages < count))
             def _():
                 plgpu.barrier_arrive(smem["free"].at[before])
+
+            if plan.widens:
+
+                @pl.when((i > 0) & (i - 1 + WIDE < count))
+                def _():
+                    plgpu.barrier_arrive(smem["wide_free"].at[lax.rem(i + (WIDE - 1), I32(WIDE))])
 
         lax.fori_loop(0, count, step, None)
         plgpu.wgmma_wait(0)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer_kernels import plgpu
-from jaxinfer_kernels.linear.quantized import Format, Quantized
+from jaxinfer_kernels.linear.quantized import Format, Quantized, told
 from jaxinfer_kernels.linear.xla import fit
 from jaxinfer_kernels.sm90 import H200, HopperGpu, round_up
 
@@ -111,7 +111,7 @@ def plan_launch(
         raise ValueError(
             f"the Mosaic linear layers need x [T, K] with T <= {MAX_COLUMNS} and w [N, K], both bf16 or f16, with "
             f"N % {ROWS} == 0 and K % {DEFAULT.block} == 0, or w in fp8 with a scale per row or per {DEFAULT.block} "
-            f"columns and {ROWS} rows or a multiple, got {x.aval} and {_words(w)}; use linear.api.linear"
+            f"columns and {ROWS} rows or a multiple, got {x.aval} and {told(w)}; use linear.api.linear"
         )
     (out, depth), columns = w.shape, round_up(x.shape[0], 8)
     right = tuning.block == DEFAULT.block if shared else tuning.block % 64 == 0
@@ -119,14 +119,10 @@ def plan_launch(
     if cut is None:
         raise ValueError(
             f"block must be a multiple of 64, for fp8 {DEFAULT.block}, block * splits divide K and {columns} "
-            f"activations fit the shared memory, got w {_words(w)} and {tuning}; use the default tuning"
+            f"activations fit the shared memory, got w {told(w)} and {tuning}; use the default tuning"
         )
     pdl = tuning.pdl and interpret is None  # interpret mode knows no early launch
     return SmallConfig(columns, depth, out, x.dtype, cut, tuning.block, pdl, interpret, shared=shared, **neighbours)
-
-
-def _words(w: jax.Array | Quantized) -> str:
-    return f"{w.format}[{w.shape[0]},{w.shape[1]}]" if isinstance(w, Quantized) else str(w.aval)
 
 
 def _cut(columns: int, depth: int, out: int, tuning: SmallTuning, of_weight: int) -> SmallCut | None:

@@ -14,6 +14,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.linear import sm90_medium
 from jaxinfer_kernels.linear.cases import MODELS
+from jaxinfer_kernels.linear.quantized import Format, Quantized
 from jaxinfer_kernels.linear.sm90_medium import DeferredNorm
 from jaxinfer_kernels.linear.sm90_medium_config import MediumTuning, can_defer_norm, supported
 from tests.kernels.linear.products import (
@@ -21,9 +22,11 @@ from tests.kernels.linear.products import (
     LAYER,
     QUICK_FIRST,
     arguments,
+    by_xla,
     check,
     check_beside_xla,
     error,
+    in_fp8,
     reference,
     replaced,
     shapes,
@@ -71,21 +74,35 @@ def test_computes_its_definition(op, rows, depth, tuning):
 
 
 @pytest.mark.slow
-def test_two_ctas_share_rows_and_weights():
-    """In a process of its own: its four warpgroups each hold one of XLA's threads, and here there is one a core."""
+@pytest.mark.parametrize("test", ["HALVED", "WIDENED"])
+def test_more_warpgroups_compute_the_definition_too(test):
+    """In a process of its own: its warpgroups each hold one of XLA's threads, and here there is one a core.
+
+    HALVED: two CTAs share rows and weights.    WIDENED: weights in fp8, which a warpgroup of its own widens.
+    """
+    code = "from tests.kernels.linear.test_sm90_medium import *\n" + globals()[test]
     env = {**os.environ, "NPROC": "8"}
-    done = subprocess.run([sys.executable, "-c", HALVED], env=env, capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
 
 
 HALVED = """
-from tests.kernels.linear.test_sm90_medium import *
-
 for op in OPS:
     for rows, depth, columns in ((16, 320, 96), (24, 256, 128)):  # 24: the halves have eight rows in common
         named = arguments(op, rows, 512, depth)
         tuning = MediumTuning(columns=columns, splits=1, stages=2, halves=2)
         check(op, named, run(op, named, tuning=tuning, interpret=plgpu.InterpretGPUParams()))
+"""
+WIDENED = """
+for op in OPS:
+    # Tiles that reach into two blocks of scales and three, with the last one repeating columns; a scale a row.
+    for rows, depth, columns, block in ((19, 384, 96, (128, 128)), (8, 512, 88, (64, 128)), (8, 384, 64, (1, 384))):
+        named = arguments(op, rows, 512, depth)
+        w = in_fp8(named["w"], block)
+        tuning = MediumTuning(columns=columns, splits=1, stages=2)
+        interpret = plgpu.InterpretGPUParams(detect_races=512 % columns == 0)
+        got = run(op, named | dict(w=w), tuning=tuning, interpret=interpret)
+        check(op, named | dict(w=w.widened(jnp.bfloat16)), got)
 """
 
 
@@ -173,6 +190,20 @@ def test_a_norm_between_products_lowers_for_hopper_without_a_kernel_of_its_own(m
         assert lowered.as_text().count("mosaic_gpu_v2") == 2
 
 
+@pytest.mark.parametrize(("rows", "block"), [(64, (128, 128)), pytest.param(128, (1, 4096), marks=pytest.mark.slow)])
+def test_weights_in_fp8_lower_for_hopper(rows, block):
+    out, depth = 24_576, 4096  # gate and up of Qwen3-8B
+    values = jax.ShapeDtypeStruct((out, depth), jnp.float8_e4m3fn)
+    scales = jax.ShapeDtypeStruct((out // block[0], depth // block[1]), jnp.float32)
+    x = shapes("gate_up", rows, out, depth)["x"]
+
+    def function(x: jax.Array, values: jax.Array, scales: jax.Array) -> jax.Array:
+        return sm90_medium.gate_up(x, Quantized(values, scales, Format.FP8, block=block))
+
+    text = jax.jit(function).trace(x, values, scales).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("mosaic_gpu_v2") == 1
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_a_kernel_begins_early_unless_told_otherwise(op):
     shape = 24, 1024, 1024
@@ -192,6 +223,10 @@ def test_refuses_what_it_cannot_run():
     for tuning in (*wrong, MediumTuning(columns=64, stages=20), MediumTuning(columns=256, stages=8)):
         with pytest.raises(ValueError, match="columns must be a multiple"):
             sm90_medium.gate_up(x, w, tuning=tuning)
+    w = Quantized(jnp.zeros((1024, 4096), jnp.float8_e4m3fn), jnp.ones((32, 32)), Format.FP8, block=(32, 128))
+    with pytest.raises(ValueError, match="got .* and fp8.1024,4096.; use linear.api.linear"):
+        sm90_medium.gate_up(x, w)
+    assert not supported(129, 1024, 128, jnp.bfloat16, (128, 128))
     assert not supported(257, 1024, 128, jnp.bfloat16)
     assert not supported(8, 1024, 128, jnp.float32)
 
@@ -219,3 +254,15 @@ def test_a_norm_between_products_is_as_near_to_float32_as_xla_is(model, rows):
         begun, got = run_behind_a_norm(op, residual, named)
         check_beside_xla("linear_residual", residual, begun.rows)
         check_beside_xla(op, named | {"x": begun.rows}, got)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [19, 64, 128])
+@pytest.mark.parametrize("by_row", [True, False])
+def test_fp8_is_as_near_to_float32_as_xla_is(by_row, rows):
+    for op, out, depth in layers("Qwen3-8B"):
+        named = arguments(op, rows, out, depth)
+        w = in_fp8(named["w"], (1, depth) if by_row else (128, 128))
+        widened = named | dict(w=w.widened(jnp.bfloat16))
+        wanted = reference(op, named | dict(w=w.widened(jnp.float32)))
+        assert error(run(op, named | dict(w=w)), wanted) <= 2 * error(by_xla(op, widened), wanted)
