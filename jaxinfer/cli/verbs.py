@@ -91,8 +91,9 @@ def _help_all_option() -> click.Option:
             click.echo(ctx.get_help())
             ctx.exit()
 
-    settings: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "hidden": True}
-    return click.Option(["--help-all"], callback=show, help="The same as --help.", **settings)
+    return click.Option(
+        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show, help="The same as --help."
+    )
 
 
 def unknown(name: str, known: Collection[str], what: str) -> str:
