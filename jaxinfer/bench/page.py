@@ -21,7 +21,7 @@ svg text { font-size: 12px; fill: currentColor; }
 def as_html(report: Report, charts: Sequence[Chart]) -> str:
     """The same facts, tables and notes as the Markdown, each table followed by its charts."""
     title = html.escape(report.verb)
-    blocks = [f"<h1>{title}</h1>", _rows("facts", [], report.facts)]
+    blocks = [f"<h1>{title}</h1>", _rows("facts", [], report.all_facts())]
     for table in report.tables:
         cells = [[shown(value) for value in row] for row in table.rows]
         blocks += [f"<h2>{html.escape(table.title)}</h2>", _rows("", table.columns, cells)]

@@ -57,8 +57,8 @@ def run(resolved: Resolved, wanted: ProfileRequest, folder: str | None, on_event
         tables = measure(timed, wanted, place, work, limits, say, on_event)
     notes = ["Kernels are the trace's, the wall time and the host's phases those of a run without the trace."]
     notes.append(ON_CPU if limits.platform == "cpu" else ON_GPU)
-    facts = [*machine.facts(limits, resolved), *timed.facts, ("trace", folder or "deleted; --trace FOLDER keeps it")]
-    return Report("jaxinfer profile", facts, tables, notes)
+    facts = [*machine.facts(limits, resolved), ("trace", folder or "deleted; --trace FOLDER keeps it")]
+    return Report("jaxinfer profile", facts, tables, notes, details=timed.facts)
 
 
 def measure(

@@ -37,6 +37,7 @@ class Table:
 @dataclasses.dataclass(frozen=True)
 class Report:
     """facts: (what, which) of the machine and the run.    notes: sentences that a reader must know.
+    details: more facts, of the engine's start and its memory plan.
 
     holds: nothing that was checked is wrong.
     """
@@ -46,6 +47,11 @@ class Report:
     tables: Sequence[Table]
     notes: Sequence[str] = ()
     holds: bool = True
+    details: Sequence[tuple[str, str]] = ()
+
+    def all_facts(self) -> list[tuple[str, str]]:
+        """Each of them, the details last."""
+        return [*self.facts, *self.details]
 
     def all_notes(self) -> list[str]:
         """The notes, and one more where a share is beyond its limit."""
@@ -55,12 +61,18 @@ class Report:
 
     def as_json(self) -> str:
         tables = {table.title: table.as_dicts() for table in self.tables}
-        whole = {"verb": self.verb, "facts": dict(self.facts), "tables": tables, "notes": self.all_notes()}
+        whole = {"verb": self.verb, "facts": dict(self.all_facts()), "tables": tables, "notes": self.all_notes()}
         return json.dumps(whole, indent=1) + "\n"
 
-    def as_markdown(self, old: Mapping[str, Any] | None = None) -> str:
-        """old: an earlier report's JSON; each figure it has too is followed by the difference."""
-        blocks = [f"## {self.verb}", _lines(("fact", ""), self.facts)]
+    def as_markdown(self, old: Mapping[str, Any] | None = None, *, is_brief: bool = False) -> str:
+        """old: an earlier report's JSON; each figure it has too is followed by the difference.    is_brief: without
+        details, which a terminal has no room for beside the tables.
+        """
+        facts = self.all_facts()
+        if is_brief and self.details:
+            more = f"{len(self.details)} facts of the start: -v shows them, --json writes them"
+            facts = [*self.facts, ("more", more)]
+        blocks = [f"## {self.verb}", _lines(("fact", ""), facts)]
         for table in self.tables:
             before = {row[table.columns[0]]: row for row in (old or {}).get("tables", {}).get(table.title, [])}
             cells = [_cells(table, row, before.get(row[table.columns[0]], {})) for row in table.as_dicts()]

@@ -26,11 +26,14 @@ type Facts = list[tuple[str, str]]
 
 @dataclasses.dataclass
 class SuiteStage:
-    """Where a suite measures: a server of its own, or an engine in this process. facts: of both, for the report."""
+    """Where a suite measures: a server of its own, or an engine in this process. facts, details: of both, as the
+    report's.
+    """
 
     job: SuiteJob
     on_event: OnEvent
     facts: Facts = dataclasses.field(default_factory=list)
+    details: Facts = dataclasses.field(default_factory=list)
 
     def on_server[T](self, measure: Callable[[ReadyServer, int], T], **changes: object) -> T:
         """What `measure` finds on a server with these settings changed; its second argument is max_model_len."""
@@ -38,7 +41,7 @@ class SuiteStage:
             self.job.say(f"server ready after {program.ready_s:.1f} s")
             found = measure(program, served.max_model_len(program.target))
             compiled = served.compilations(program.target)
-        self.facts += [("server ready after", f"{program.ready_s:.1f} s, with imports")]
+        self.details += [("server ready after", f"{program.ready_s:.1f} s, with imports")]
         self.facts += [("server's compiles after ready", str(compiled))]
         return found
 
@@ -47,7 +50,8 @@ class SuiteStage:
         with Timed.start(self.job.config, self.on_event) as timed:
             found = measure(timed)
             compiled = timed.core.stats().compiles_after_ready
-        self.facts += [*timed.facts, ("compiles after ready", str(compiled))]
+        self.details += timed.facts
+        self.facts += [("compiles after ready", str(compiled))]
         return found
 
 
@@ -106,10 +110,11 @@ def run(
         facts.append(("shrunk", f"every length and number of requests divided by {shrink}"))
         notes.insert(0, SHRUNK.format(shrink))
     notes.append(
-        "A row without figures does not fit max_num_seqs or max_model_len (see the facts). Figures that other engines "
-        "took on other cards are not beside ours; shares of the bandwidth measured in this run are what compares."
+        "A row without figures does not fit max_num_seqs or max_model_len (see the facts, -v shows all). Figures that "
+        "other engines took on other cards are not beside ours; shares of the bandwidth measured in this run are what "
+        "compares."
     )
-    return Report(f"jaxinfer bench suite {name}", facts, found.tables, notes), found.charts
+    return Report(f"jaxinfer bench suite {name}", facts, found.tables, notes, details=stage.details), found.charts
 
 
 def _loads(before: tuple[float, float, float]) -> str:

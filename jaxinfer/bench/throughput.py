@@ -47,10 +47,9 @@ def run(resolved: Resolved, loads: list[Load] | None, tries: int, on_event: OnEv
             rows.append(measure(timed, load, tries, work, limits, on_event))
             say(f"{rows[-1][0]}: {rows[-1][2]:,.0f} output tok/s")
         compiles = timed.core.stats().compiles_after_ready
-    facts = [*machine.facts(limits, resolved), *timed.facts, ("compiles after ready", str(compiles))]
-    return Report(
-        "jaxinfer bench throughput", facts, [Table("offline", COLUMNS, rows)], NOTES + (() if loads else SIZED)
-    )
+    facts = [*machine.facts(limits, resolved), ("compiles after ready", str(compiles))]
+    notes = NOTES + (() if loads else SIZED)
+    return Report("jaxinfer bench throughput", facts, [Table("offline", COLUMNS, rows)], notes, details=timed.facts)
 
 
 def sized(timed: Timed, on_event: OnEvent) -> Iterator[Load]:

@@ -6,6 +6,7 @@
 import re
 import shlex
 import sys
+from typing import Any
 
 import click
 
@@ -107,21 +108,35 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-_LAWS = (  # click's sentence of a value, and ours: requirement, then value
-    (r"(?P<got>'.*') is not a valid (float|float range)\.", "a number"),
-    (r"(?P<got>'.*') is not a valid (integer|integer range)\.", "an integer"),
-    (r"(?P<got>\S+) is not in the range (?P<law>[^ ]+)\.", "in {law}"),
-    (r"(?P<got>'.*') is not one of (?P<law>.*)\.", "one of {law}"),
-)
+# click's sentence of a value that its type does not take
+_WRONG = re.compile(r"(.*) is not (a valid (float|integer)( range)?|in the range \S+|one of .*)\.", re.DOTALL)
 
 
-def _broken(message: str) -> str | None:
-    """What a value must be and what was given, of click's sentence; None for a sentence of our own."""
-    for pattern, law in _LAWS:
-        if found := re.fullmatch(pattern, message, re.DOTALL):
-            named = found.groupdict()
-            return f"{law.format(law=(named.get('law') or '').replace(chr(39), ''))}, got {named['got']}"
-    return None
+def _law(kind: click.ParamType[Any]) -> str:
+    """What a value of this type must be."""
+    if isinstance(kind, click.Choice):
+        return f"one of {', '.join(map(str, kind.choices))}"
+    noun = "an integer" if isinstance(kind, click.IntRange | click.types.IntParamType) else "a number"
+    if not isinstance(kind, click.IntRange | click.FloatRange) or kind.min is None:
+        return noun
+    return f"{noun} above {kind.min:g}" if kind.min_open else f"{noun} of at least {kind.min:g}"
+
+
+def _word(param: click.Parameter) -> str:
+    """What a fault calls an argument: its metavar, unless that lists its values."""
+    metavar = str(param.metavar).strip("[]")
+    return str(param.name).upper() if "|" in metavar else metavar
+
+
+def _wrong_value(param: click.Parameter, got: str, context: click.Context | None) -> str:
+    """Requirement, value, cure of an option, of the variable that set it, or of an argument."""
+    law = f"{_law(param.type)}, got {got}"
+    if isinstance(param, click.Argument):
+        return f"{_word(param)} must be {law}; name one of them"
+    source = context.get_parameter_source(str(param.name)) if context else None
+    if source is click.core.ParameterSource.ENVIRONMENT:
+        return f"{param.envvar} must be {law}; unset it for its default"
+    return f"{param.opts[0]} must be {law}; leave it out for its default"
 
 
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)  # click's sentence
@@ -130,7 +145,7 @@ _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)  # c
 def _too_many(context: click.Context, extra: str) -> str:
     """What a verb takes, the words that it does not, and what to do with them."""
     path, params = context.command_path, context.command.get_params(context)
-    takes = [param.make_metavar(context).strip("[]") for param in params if isinstance(param, click.Argument)]
+    takes = [_word(param) for param in params if isinstance(param, click.Argument)]
     if "PROMPT" in takes:
         cure = "put a prompt of several words in quotes"
     elif "MODEL" not in takes and any("--model" in param.opts for param in params):
@@ -161,13 +176,14 @@ def _near(option: str, context: click.Context) -> str:
     long = [name for name in names if name.startswith("--")]
     verb = context.command_path.partition(" ")[2]
     near = _meant_flag(option, long, flags_of_others(names, verb)) if option.startswith("--") else None
-    if len(option) == 2 and "--help-all" not in names:  # among dozens a letter means nothing
+    is_group = isinstance(context.command, click.Group)
+    if len(option) == 2 and (is_group or "--help-all" not in names):  # among dozens a letter means nothing
         begin = [name for name in long if name.startswith(f"-{option.lower()}")]
         near = begin[0] if len(begin) == 1 else None
     if near is not None:
         reason = refusal(near, "", names, verb) if near not in names else None
         return f"did you mean {near!r}?" + (f" {reason}" if reason else "")
-    return f"see `{context.command_path} {'--help-all' if '--help-all' in names else '--help'}`"
+    return f"see `{context.command_path} {'--help-all' if '--help-all' in names and not is_group else '--help'}`"
 
 
 def _usage(error: click.ClickException) -> str:
@@ -183,8 +199,7 @@ def _usage(error: click.ClickException) -> str:
         return f"{error.option_name} needs a value, got none; see `{path} --help`"
     if context and (extra := _EXTRA.fullmatch(error.message)):
         return _too_many(context, extra[1])
-    if isinstance(error, click.BadParameter) and error.param is not None and (law := _broken(error.message)):
-        name = error.param.opts[0] if isinstance(error.param, click.Option) else str(error.param.metavar).strip("[]")
-        return f"{name} must be {law}; see `{path} --help`"
+    if isinstance(error, click.BadParameter) and error.param is not None and (found := _WRONG.fullmatch(error.message)):
+        return _wrong_value(error.param, found[1], context)
     message = f"{message[0].lower()}{message[1:].rstrip('.')}"
     return message if message.endswith("?") else f"{message}; see `{path} --help`"

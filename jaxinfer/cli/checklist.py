@@ -113,17 +113,17 @@ class LiveScreen:
 
 
 class BriefScreen:
-    """The first line and notes stay; other lines are shown as what is going on now."""
+    """The first line and notes stay; other lines are shown as what is going on now, but for rows of tables."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._has_said = False
 
     def say(self, line: str) -> None:
-        if self._has_said:
-            self._screen.show(line)
-        else:
+        if not self._has_said:
             self._screen.say(line)
+        elif not line.startswith(" "):
+            self._screen.show(line)
         self._has_said = True
 
     def note(self, line: str) -> None:
@@ -178,14 +178,20 @@ VOLUME_OPTIONS: tuple[click.Option, ...] = (
 
 
 class Checklist:
-    """Takes the events of one start, from any thread. Use as a context manager. first: what goes on until one comes.
+    """Takes the events of one start, from any thread. Use as a context manager.
+
+    first: what goes on until an event comes.    until_serving: whoever waits goes on when the model serves, so the
+    count of executables is of those that serving needs.
 
     Invariant: while it is open, something is shown at least every 3 s; when it is closed, nothing is.
     """
 
-    def __init__(self, screen: Screen | None = None, tick_s: float = 0.5, first: Event = START) -> None:
+    def __init__(
+        self, screen: Screen | None = None, tick_s: float = 0.5, first: Event = START, *, until_serving: bool = False
+    ) -> None:
         self._screen = screen or screen_for(sys.stderr)
         self._tick_s = tick_s
+        self._until_serving = until_serving
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._keep_talking, name="jaxinfer-checklist", daemon=True)
@@ -269,8 +275,10 @@ class Checklist:
             return f"load     {_load_text(event)}"
         if event.kind == "measure" and event.total:
             return f"measure  {event.detail}  {_bar(event.done / event.total)}  ({seconds:.0f} s)"
-        count = f"{event.done} of {event.total}  " if event.total else ""
-        return f"{event.kind:<8} {count}{event.detail}  ({seconds:.0f} s)"
+        total = event.num_serving if self._until_serving and event.done <= event.num_serving else event.total
+        count = f"{event.done} of {total}  " if total else ""
+        detail = event.detail or "preparing"  # of compiling, before the first step is done
+        return f"{event.kind:<8} {count}{detail}  ({seconds:.0f} s)"
 
     def _keep_talking(self) -> None:
         while not self._closed.wait(self._tick_s):

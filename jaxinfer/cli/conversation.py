@@ -39,7 +39,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "stop": lambda text: [unquoted(text)],
 }
 KINDS = {parse_int: "an integer", float: "a number"}
-HINT = f"(/help shows commands; {FENCE} begins and ends a text of several lines; Ctrl-C stops an answer)"
+HINT = f"(/help: commands; {FENCE}: several lines; Ctrl-C ends an answer, Ctrl-D the chat)"
 
 
 class Conversation:
@@ -273,5 +273,6 @@ def read_line(prompt: str, *, strip: bool = True) -> str | None:
     try:
         line = input(prompt)
     except EOFError:
+        click.echo(err=True)  # Ctrl-D leaves the cursor behind the prompt
         return None
     return line.strip() if strip else line

@@ -436,17 +436,20 @@ def _option(setting: Setting) -> GroupedOption:
     flag, name = FLAGS[setting.name], flag_of(setting.name)
     auto = setting.default is None and setting.type is int
     default = "" if setting.default in (None, "", ()) else str(setting.default).lower()
+    choices = "|".join(setting.choices)
+    listed = "" if len(choices) <= MOST_CHOICES else f" One of {', '.join(setting.choices)}."
     option = GroupedOption(
         [setting.name, f"{name}/--no-{name.removeprefix('--')}" if setting.type is bool else name, *flag.also],
-        help=flag.help + (f"  [{'auto' if auto else default}]" if auto or default else ""),
+        help=flag.help + listed + (f"  [{'auto' if auto else default}]" if auto or default else ""),
         default=None,
         multiple=setting.type is tuple,
-        metavar=None if setting.type is bool else "|".join(setting.choices) or _METAVARS[setting.type],
+        metavar=None if setting.type is bool else ("" if listed else choices) or _METAVARS[setting.type],
     )
     option.group, option.in_short_help = flag.group, flag.in_short_help
     return option
 
 
+MOST_CHOICES = 60  # characters of values in the place of a metavar, of a terminal's 80
 _METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "NAME", dict: "JSON"}
 
 

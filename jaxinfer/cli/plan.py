@@ -94,10 +94,17 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     except (ConfigError, DeviceError) as error:
         cards = [card for card in fitting_cards(config, model, family) if GPUS[card].device_kind != target.device_kind]
         if target.platform == "gpu" and (cards or isinstance(error, DeviceError)):
-            show(config, [*rows, *lacking(config, model, family, free, error)])
-            raise type(error)(with_cards(str(error), cards, is_here=params["target"] is None)) from error
+            show(config, [*rows, *lacking(config, model, family, free_words(config, target, free), error)])
+            said = with_cards(str(error), cards, is_here=params["target"] is None and params["memory"] is None)
+            raise type(error)(with_memory(said, params["memory"])) from error
+        if params["memory"] is not None and (cards or isinstance(error, DeviceError)):
+            raise type(error)(with_memory(str(error), params["memory"])) from error
         raise
-    rows += [row for row in plan.rows() if row[0] != "host pages" or plan.host_pages]
+    rows += [
+        (name, free_words(config, target, free) if name == "free before" else value)
+        for name, value in plan.rows()
+        if name != "host pages" or plan.host_pages
+    ]
     rows.insert(2, ("fits", fits(model, plan)))
     rows += [("concurrency", concurrency(plan)), *throughput(model, plan, target, config.dtype_for(model.dtype))]
     show(config, rows)
@@ -119,7 +126,7 @@ def fits(model: "ModelConfig", plan: "MemoryPlan") -> str:
 
 
 def lacking(
-    config: EngineConfig, model: "ModelConfig", family: "Family", free: int, error: Exception
+    config: EngineConfig, model: "ModelConfig", family: "Family", free: str, error: Exception
 ) -> list[tuple[str, str]]:
     """The rows of a model that does not fit."""
     from jaxinfer.models.parameters import num_bytes
@@ -127,9 +134,17 @@ def lacking(
     weights = num_bytes(family.specs(model), config.dtype_for(model.dtype))
     return [
         ("weights", size_words(weights)),
-        ("free before", size_words(free)),
+        ("free before", free),
         ("fits", f"no: {str(error).partition('; ')[0]}"),
     ]
+
+
+def free_words(config: EngineConfig, target: TargetDevice, free: int) -> str:
+    """What may be used of what is free, and which share that is."""
+    if free == target.free_bytes:
+        return size_words(free)
+    share = f"{config.gpu_memory_utilization:.0%} of {size_words(target.free_bytes)}"
+    return f"{size_words(free)}, {share} (gpu_memory_utilization)"
 
 
 def fitting_cards(config: EngineConfig, model: "ModelConfig", family: "Family") -> list[str]:
@@ -153,6 +168,12 @@ def with_cards(error: str, cards: list[str], *, is_here: bool) -> str:
         return f"{fact}; {', or '.join([*settings, 'choose a smaller model'])} (no card of --for holds it alone)"
     other = f"take a card that holds it (--for {', '.join(cards[:3])})"
     return "; ".join([fact, ", or ".join([*settings, other, *([] if settings else ["choose a smaller model"])])])
+
+
+def with_memory(error: str, memory: str | None) -> str:
+    """The error with the first cure of who gave --memory: more of it."""
+    fact, _, cure = error.partition("; ")
+    return error if memory is None else f"{fact}; raise --memory, now {memory}, or {cure}"
 
 
 def facts_of(config: EngineConfig) -> tuple[dict[str, Any], list[tuple[str, str]]]:
@@ -259,7 +280,8 @@ def read_speed(num_bytes: int = 64 * 2**20) -> float:
 def describe(target: TargetDevice) -> str:
     speed = f", {target.bytes_per_s / 1e9:,.0f} GB/s" if target.bytes_per_s else ", of unknown speed"
     flops = f", {target.flops / 1e12:.0f} TFLOP/s in bfloat16" if target.flops else ""
-    return f"{target.device_kind}, {target.free_bytes / GIB:.1f} GiB free{speed}{flops}"
+    free = f"{target.free_bytes / GIB:.1f} GiB" if target.free_bytes >= GIB else size_words(target.free_bytes)
+    return f"{target.device_kind}, {free} free{speed}{flops}"
 
 
 def describe_model(model: "ModelConfig") -> str:
@@ -318,7 +340,9 @@ command = EngineCommand(
     run,
     [
         click.Option(
-            ["target", "--for"], metavar="|".join([*GPUS, "cpu"]), help="Plan for another device than this machine's."
+            ["target", "--for"],
+            metavar="CARD",
+            help=f"Plan for another device than this machine's: {', '.join(GPUS)} or cpu.",
         ),
         click.Option(
             ["--list"],

@@ -28,7 +28,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     piped = piped_text(sys.stdin)
     if not params["prompt"] and not piped and sys.stdin.isatty():
         return chat.run(resolved, params)
-    prompt = full_prompt(params["prompt"], piped)
+    prompt = full_prompt(params["prompt"], piped, resolved.config.model if "model" in resolved.sources else None)
     sampling = sampling_params(resolved, params)
     with talker(resolved, params) as talks:
         if talks.has_chat_template and not params["raw"]:
@@ -81,11 +81,13 @@ def piped_text(stream: TextIO) -> str:
     return text
 
 
-def full_prompt(prompt: str | None, piped: str) -> str:
-    """The argument, then what was piped in. Raises ConfigError when both are empty."""
+def full_prompt(prompt: str | None, piped: str, model: str | None = None) -> str:
+    """The argument, then what was piped in. Raises ConfigError when both are empty.    model: as it was named."""
     parts = [part for part in (prompt, piped.rstrip("\n")) if part]
     if not parts:
-        raise ConfigError('run needs a prompt, got none; write it last: jaxinfer run MODEL "What is 7 plus 5?"')
+        fact = "none" if model is None else f"none beside the model {model!r}"
+        shown = "MODEL" if model is None else shlex.quote(model)
+        raise ConfigError(f'run needs a prompt, got {fact}; write it last: jaxinfer run {shown} "What is 7 plus 5?"')
     return "\n\n".join(parts)
 
 

@@ -50,8 +50,8 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its news of starting and stopping is ours to tell
     address: list[str] = []
     tasks: list[asyncio.Task[None]] = []
-    screen = LogScreen() if params["log_format"] == "json" else None
-    with tracer_for(params["otlp_traces_endpoint"]) as tracer, Checklist(screen) as checklist:
+    screen, is_early = LogScreen() if params["log_format"] == "json" else None, params["serve_early"]
+    with tracer_for(params["otlp_traces_endpoint"]) as tracer, Checklist(screen, until_serving=is_early) as checklist:
         for line in (*opening(resolved), *unusual(params, settings)):
             checklist.say(line)
         # these take a second: whoever waits has read something by then
@@ -66,7 +66,7 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
 
         def bound(host: str, port: int) -> None:
             address.append(url(host, port, is_secret=certificate is not None))
-            until = "it can answer" if params["serve_early"] else "all is compiled; --serve-early answers before"
+            until = "it can answer" if is_early else "all is compiled; --serve-early answers before"
             checklist.say(f"listen   {address[0]}  (503 until {until})")
 
         async def start() -> None:
@@ -74,7 +74,7 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
             tasks.append(asyncio.create_task(announce(llm, address[0], settings.stall_timeout_s)))
             starting = await start_until_serving(llm, checklist)
             tasks.append(starting)
-            if not params["serve_early"]:
+            if not is_early:
                 await starting
             if app.state.storage is not None:
                 tasks.append(asyncio.create_task(app.state.storage.batches.run()))
@@ -165,6 +165,7 @@ def closing(info: "ModelInfo", base: str, host: str, *, has_keys: bool = False) 
     return [
         *lines,
         f"serving  {', '.join(info.served_names)} at {base}/v1, a chat page at {base}",
+        f"stop it  Ctrl-C, or `jaxinfer stop {urlsplit(base).port}`",
         "try it   " + curl(info, base, has_keys=has_keys),
     ]
 

@@ -96,7 +96,7 @@ def started(
     if new_transport is None:
         check_start(resolved.config)
     with asyncio.Runner() as runner:
-        with Checklist(screen) as checklist:
+        with Checklist(screen, until_serving=True) as checklist:
             for line in opening(resolved, prompt):
                 checklist.say(line)
             llm = AsyncLLM(resolved.config, checklist, new_transport or EngineProcess)

@@ -48,7 +48,7 @@ class Verbs(click.Group):
             name,
             help=help,
             callback=callback,
-            params=params,
+            params=[*(params or []), _help_all_option()],
             invoke_without_command=invoke_without_command,
             context_settings={"help_option_names": ["-h", "--help"]},
         )
@@ -81,6 +81,19 @@ class Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(self._verbs.items()))
+
+
+def _help_all_option() -> click.Option:
+    """--help-all, which verbs have: of a command made of verbs --help shows all."""
+
+    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            click.echo(ctx.get_help())
+            ctx.exit()
+
+    return click.Option(
+        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show, help="The same as --help."
+    )
 
 
 def unknown(name: str, known: Collection[str], what: str) -> str:

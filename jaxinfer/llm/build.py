@@ -76,9 +76,11 @@ def _warm_up(runner: DeviceRunner, cache: ExecutableCache | None, on_event: OnEv
     """Compile in a thread; return as soon as any plan can be carried. Raises what the thread raised until then."""
     warming: Future[None] = Future()
     serving = threading.Event()
+    num_serving = runner.num_serving
+    on_event(Event("compile", "", 0, runner.num_programs, num_serving=num_serving))
 
     def tell(name: str, done: int, total: int, seconds: float, cached: bool) -> None:
-        on_event(Event("compile", name, done, total, seconds, cached=cached))
+        on_event(Event("compile", name, done, total, seconds, cached=cached, num_serving=num_serving))
         if runner.is_serving and not serving.is_set():
             on_event(Event("serving", seconds=time.perf_counter() - began))
             serving.set()

@@ -15,6 +15,7 @@ class Event:
     seconds: how long the part took, or for serving and ready since the start.
     rows: a table of (what, value), for the memory plan.
     cached: the executable that was just made ready came from the cache.
+    num_serving: executables, the first of `total`, that the model serves with.
     """
 
     kind: str
@@ -24,6 +25,7 @@ class Event:
     seconds: float = 0.0
     rows: tuple[tuple[str, str], ...] = ()
     cached: bool = False
+    num_serving: int = 0
 
 
 OnEvent = Callable[[Event], None]

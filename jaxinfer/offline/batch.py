@@ -132,10 +132,7 @@ class OpenBatch:
             self.journal.remove()
 
     def progress(self) -> str:
-        share = self._source.share()
-        if not self.tally.num_rows:  # what was answered before says nothing of the speed
-            self.tally.share_before = share
-        return self.tally.progress(share)
+        return self.tally.progress(self._source.share())
 
     def _facts(self, llm: AsyncLLM) -> dict[str, Any]:
         """What must not change between the runs of one job."""

@@ -112,6 +112,7 @@ class BatchRun:
                         if num_passed % _BREATH == 0:
                             await asyncio.sleep(0)
                         continue
+                    self._tally.num_read += 1
                     await self._window.enter(raw.number, raw.num_bytes)
                     tasks.create_task(self._row(raw, next(self._lane.numbers)))
                     await asyncio.sleep(0)  # others may share this event loop: a row at a time is begun

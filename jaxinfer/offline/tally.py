@@ -17,12 +17,15 @@ HAD_ERRORS = 7  # the exit code of a job that is done and has rows that could no
 class Tally:
     """num_before, num_errors_before: of the rows that were answered before this run began.
 
+    num_read: of this run, those still unanswered included.
+    share_before: of the input, answered before this run's first row.
     errors: rows by status and code.    unknown: columns and fields that nobody read, by name, the first of them.
     """
 
     num_before: int = 0
     num_errors_before: int = 0
     num_rows: int = 0
+    num_read: int = 0
     usage: Usage = dataclasses.field(default_factory=Usage)
     errors: Counter[tuple[int, str]] = dataclasses.field(default_factory=Counter)
     unknown: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -54,7 +57,7 @@ class Tally:
         return HAD_ERRORS if self.num_errors else 0
 
     def progress(self, share: float | None) -> str:
-        """One line. share: of the input, how much has been read."""
+        """One line. share: of the input, how much has been read, of which some may wait for its answer."""
         elapsed_s = time.monotonic() - self.began_s
         rows = self.num_before + self.num_rows
         parts = [counted(rows, "row") if rows else "no row is answered yet"]
@@ -62,10 +65,13 @@ class Tally:
             parts.append(f"{_rate(self.num_rows, elapsed_s)} rows/s")
             parts.append(f"{_rate(self.usage.completion_tokens, elapsed_s)} tok/s")
         if share is not None:
+            answered = share * rows / max(rows, self.num_before + self.num_read, 1)
+            if not self.num_rows:  # what was answered before says nothing of the speed
+                self.share_before = answered
             before = self.share_before or 0.0
-            parts.insert(0, f"{bar(share)} {share:4.0%} read")
-            if self.num_rows and before < share < 1:  # of rows that are read, some are not answered
-                parts.append(f"{clock(elapsed_s * (1 - share) / (share - before))} left")
+            parts.insert(0, f"{bar(answered)} {answered:4.0%}")
+            if self.num_rows and before < answered < 1:
+                parts.append(f"{clock(elapsed_s * (1 - answered) / (answered - before))} left")
         if self.num_errors:
             parts.append(counted(self.num_errors, "error"))
         return ", ".join(parts)

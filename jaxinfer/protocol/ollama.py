@@ -205,7 +205,9 @@ def _unread_options(wire: OllamaWire, max_model_len: int, read: frozenset[str]) 
     length = given.get("num_ctx")
     if length is not None and (type(length) is not int or not 1 <= length <= max_model_len):
         law = f"an integer from 1 to {max_model_len} (max_model_len)"
-        raise invalid("options.num_ctx", law, length, cure="lower it, or raise the server's --max-model-len")
+        is_long = type(length) is int and length > max_model_len
+        cure = "lower it, or raise the server's --max-model-len" if is_long else "leave it out for all of them"
+        raise invalid("options.num_ctx", law, length, cure=cure)
     known = read | OPTIONS_REFUSED.keys() | {"num_ctx"}
     return tuple(f"options.{name}" for name in given if name not in known)
 

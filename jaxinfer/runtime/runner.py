@@ -375,6 +375,16 @@ class DeviceRunner:
         return all(key in self._executables for key in self._programs if programs.is_serving(key, self.limits))
 
     @property
+    def num_programs(self) -> int:
+        """All that `warm_up` compiles."""
+        return len(self._programs)
+
+    @property
+    def num_serving(self) -> int:
+        """Those of them that `is_serving` needs, which are compiled first."""
+        return sum(programs.is_serving(key, self.limits) for key in self._programs)
+
+    @property
     def compiles_after_ready(self) -> int:
         """Compilations for this runner since warm_up returned; each is a fault."""
         return self._counter.count

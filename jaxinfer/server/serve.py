@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,7 @@ from types import FrameType
 import uvicorn
 from starlette.applications import Starlette
 
+from jaxinfer.config import counted
 from jaxinfer.errors import ConfigError, JaxInferError, PortInUse
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server.running import Running
@@ -72,6 +74,7 @@ def run_server(
         listener.close()
     if server.start_error is not None:
         raise server.start_error
+    logger.info("stopped")
     return 1 if server.force_exit else 0
 
 
@@ -158,13 +161,17 @@ class _DrainingServer(uvicorn.Server):
         if self._loop is None:
             self.should_exit = True
         else:
-            self._loop.call_soon_threadsafe(self._on_signal)
+            self._loop.call_soon_threadsafe(self._on_signal, signal.Signals(sig).name)
 
-    def _on_signal(self) -> None:
+    def _on_signal(self, name: str) -> None:
         if self._draining is None:
+            count = counted(len(self._running), "answer")
+            rest = f" after {count}, within {self._drain_timeout_s:g} s; a second signal ends them now"
+            logger.info("%s: stopping%s", name, rest if len(self._running) else "")
             notify("STOPPING=1")
             self._draining = asyncio.create_task(self._drain())
         elif self._hurrying is None:
+            logger.info("%s: ending the answers under way", name)
             self._hurrying = asyncio.create_task(self._hurry())
         else:
             self.should_exit = self.force_exit = True

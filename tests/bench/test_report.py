@@ -38,6 +38,14 @@ def test_a_share_above_its_limit_is_not_trusted_and_a_note_says_why():
     assert Report("bench", [], [Table("speed", columns, [("1x128", 99.0, None, 1.0)])]).all_notes() == []
 
 
+def test_a_report_in_brief_counts_its_details_and_json_has_them():
+    brief = Report("bench", [("model", "demo")], [], details=[("weights", "1 GiB"), ("pages", "2 GiB")])
+    assert "| more | 2 facts of the start: -v shows them, --json writes them |" in brief.as_markdown(is_brief=True)
+    assert "weights" not in brief.as_markdown(is_brief=True) and "more" not in brief.as_markdown()
+    assert json.loads(brief.as_json())["facts"] == {"model": "demo", "weights": "1 GiB", "pages": "2 GiB"}
+    assert "more" not in report(5.0).as_markdown(is_brief=True)
+
+
 def test_json_can_be_read_back(tmp_path):
     file = tmp_path / "report.json"
     file.write_text(report(5.0).as_json())

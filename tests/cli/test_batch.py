@@ -118,7 +118,7 @@ def test_a_terminal_shows_how_far_it_is_how_fast_and_for_how_long_still(tmp_path
     command = [*CALL, *DRY, "--dry-run-step-ms", "15", "--window", "32", "-i", str(source), "-o", str(output)]
     returncode, shown = shown_on_a_terminal(command)
     assert returncode == 0, shown
-    line = r"batch    \[([#.]{10})\] +(\d+)% read, ([\d,]+) rows, ([\d,.]+) rows/s, [\d,.]+ tok/s(?:, (\d+:\d\d) left)?"
+    line = r"batch    \[([#.]{10})\] +(\d+)%, ([\d,]+) rows, ([\d,.]+) rows/s, [\d,.]+ tok/s(?:, (\d+:\d\d) left)?"
     found = re.findall(line, shown)
     between = [(int(share), float(rate.replace(",", "")), left) for _, share, _, rate, left in found]
     assert any(0 < share < 100 and rate > 0 and left for share, rate, left in between), shown

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jaxinfer.cli.checklist import SILENCE_S, Checklist, LiveScreen, PlainScreen, screen_for, table
+from jaxinfer.cli.checklist import SILENCE_S, BriefScreen, Checklist, LiveScreen, PlainScreen, screen_for, table
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.about import DEMO_NOTE, DUMMY_NOTE, HEADLESS_NOTE
 from jaxinfer.llm.dry_run import NOTE as DRY_RUN_NOTE
@@ -93,6 +93,32 @@ def test_serving_comes_in_the_middle_of_compiling():
         "compile  2 of 2 in 0.0 s, 2 from the cache",
         "ready    in 2.0 s",
     ]
+
+
+def test_who_waits_until_it_serves_sees_the_count_of_what_serving_needs():
+    stream, clock = io.StringIO(), Clock()
+    for until_serving in (True, False):
+        with Checklist(PlainScreen(stream, clock), tick_s=60, until_serving=until_serving) as checklist:
+            for done, name in ((0, ""), (11, "decode 8"), (12, "decode 4")):
+                clock.now += SILENCE_S
+                checklist(Event("compile", name, done, 27, num_serving=11))
+    assert [line.rpartition("  ")[0] for line in stream.getvalue().splitlines()] == [
+        "compile  0 of 11  preparing",
+        "compile  11 of 11  decode 8",
+        "compile  12 of 27  decode 4",
+        "compile  0 of 27  preparing",
+        "compile  11 of 27  decode 8",
+        "compile  12 of 27  decode 4",
+    ]
+
+
+def test_a_start_in_brief_shows_no_rows_of_tables():
+    stream, clock = io.StringIO(), Clock()
+    screen = BriefScreen(PlainScreen(stream, clock))
+    for line in ("first", "         model  demo (--model)", "load     1 GB"):
+        clock.now += SILENCE_S
+        screen.say(line)
+    assert stream.getvalue() == "first\nload     1 GB\n"
 
 
 def test_what_follows_the_last_byte_is_not_called_loading():

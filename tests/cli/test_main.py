@@ -228,9 +228,12 @@ def test_help_fits_a_screen_and_help_all_has_every_option(cli, monkeypatch, path
     """As a terminal of 80 columns shows it, on which click leaves two free."""
     monkeypatch.setenv("COLUMNS", "80")
     shown = cli(*path.split()[1:], "--help").out.splitlines()
+    everything = cli(*path.split()[1:], "--help-all").out
+    assert [line for line in [*shown, *everything.splitlines()] if len(line) > 80] == []
     assert shown[0].startswith(f"Usage: {path} ") and len(shown) <= 40, "\n".join(shown)
-    if not isinstance(command, click.Group):
-        everything = cli(*path.split()[1:], "--help-all").out
+    if isinstance(command, click.Group):
+        assert everything.splitlines() == shown
+    else:
         for param in command.params:
             if isinstance(param, click.Option):
                 assert all(name in everything for name in param.opts), param.name

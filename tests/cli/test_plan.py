@@ -89,12 +89,14 @@ def test_a_model_that_does_not_fit_has_a_plan_that_says_what_is_missing(cli, mod
     found = rows(outcome)
     assert outcome.code == 4
     assert {"device", "architecture", "weights", "free before", "fits"} <= found.keys()
+    assert re.fullmatch(r"\S+ \S+, 90% of \S+ GiB \(gpu_memory_utilization\)", found["free before"].strip())
     assert found["fits"].strip().startswith("no: memory must hold the weights") and missing in found["fits"]
     assert outcome.last_line.endswith(f"; take a card that holds it (--for {cards}), or choose a smaller model")
 
 
 def test_a_card_that_is_planned_for_with_less_memory_is_not_its_own_cure(cli):
     outcome = cli("plan", "Qwen/Qwen3-8B", "--for", "4090", "--memory", "12G")
+    assert "; raise --memory, now 12G, or take a card that holds it (--for " in outcome.last_line
     assert "take a card that holds it (--for l4, a10, 3090)" in outcome.last_line
 
 

@@ -79,6 +79,7 @@ def test_serve_streams_a_right_answer_and_drains_on_sigterm(environment, tmp_pat
     shown = log.read_text()
     assert "Traceback" not in shown
     assert f"note     {DEMO_NOTE}\n" in shown
+    assert re.search(r" SIGTERM: stopping\n.* stopped\n$", shown), "who stopped it, and that it ended"
 
 
 def test_nothing_is_silent_for_3_s_while_it_starts(environment, tmp_path):

@@ -226,6 +226,22 @@ def test_without_a_prompt_a_terminal_gets_a_chat(cli, model, monkeypatch):
     assert (end.value.code, [call.prompt for call in model.llm.calls]) == (0, ["user:hi\nassistant:"])
 
 
+def test_ctrl_d_ends_a_chat_on_a_line_of_its_own_and_the_hint_names_it(monkeypatch, model, capsys):
+    def end_of_input(shown: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", end_of_input)
+    read, write = os.openpty()
+    with os.fdopen(write) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        with pytest.raises(SystemExit) as end:
+            main(["chat"])
+    os.close(read)
+    hint, after = capsys.readouterr().err.splitlines(keepends=True)[-2:]
+    assert (end.value.code, after) == (0, "\n")
+    assert "Ctrl-D the chat)" in hint and len(hint) <= 80
+
+
 @pytest.mark.parametrize(
     "word", ["demo", "org/name", "/no/such", "./here", "~/there", "a.gguf", "https://h.co/a/b", "."]
 )

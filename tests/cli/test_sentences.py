@@ -4,6 +4,7 @@ import ast
 import os
 from pathlib import Path
 
+import click
 import pytest
 
 import jaxinfer
@@ -12,6 +13,7 @@ from jaxinfer.cli.conversation import read_saved
 from jaxinfer.cli.options import as_given
 from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.runtime import nvidia
+from tests.cli.test_main import COMMANDS
 
 NAME = "max_model_len"
 ROOT = Path(jaxinfer.__path__[0])
@@ -21,15 +23,20 @@ LONG = "error: --max-model-len must be at most what the model can address, 2048,
 @pytest.mark.parametrize(
     ("arguments", "code", "last_line"),
     [
-        (["run", "demo", "hi", "--temperature", "abc"], 2, "error: --temperature must be a number, got 'abc'; see "),
-        (["run", "demo", "hi", "--top-k", "x"], 2, "error: --top-k must be an integer, got 'x'; see "),
+        (
+            ["run", "demo", "hi", "--temperature", "abc"],
+            2,
+            "error: --temperature must be a number, got 'abc'; leave it out for ",
+        ),
+        (["run", "demo", "hi", "--top-k", "x"], 2, "error: --top-k must be an integer, got 'x'; leave it out for "),
         (
             ["run", "demo", "hi", "--max-tokens", "0"],
             2,
             "error: --max-tokens must be an integer of at least 1 and below 2^63, got 0; leave it out for its default",
         ),
         (["connect", "nosuch"], 2, "error: CLIENT must be one of curl, openai-python, "),
-        (["bench", "serve", "--requests", "0"], 2, "error: --requests must be in x>=1, got 0; see "),
+        (["bench", "suite", "nosuch"], 2, "error: SUITE must be one of zedinfer, paladin, mini-infer, vllm, toggles, "),
+        (["run", "3/4"], 2, "error: run needs a prompt, got none beside the model '3/4'; write it last: jaxinfer run "),
         (["serve", "--served-model-name", ""], 2, "error: --served-model-name must be texts that are not empty, got "),
         (["list", "--download-dir", "/nope"], 3, "error: folder not found: /nope (--download-dir); name one that is "),
         (["rm", "x", "--download-dir", "/nope"], 3, "error: folder not found: /nope (--download-dir); name one "),
@@ -70,6 +77,33 @@ def test_a_wrong_value_is_told_as_requirement_value_and_cure(cli, monkeypatch, m
     outcome = cli(*arguments)
     assert (outcome.code, outcome.last_line[: len(last_line)]) == (code, last_line)
     assert "listen" not in outcome.err and not model.made
+
+
+BOUNDED = [
+    (path, param)
+    for path, command in COMMANDS
+    for param in command.params
+    if isinstance(param, click.Option) and isinstance(param.type, click.IntRange | click.FloatRange)
+]
+
+
+@pytest.mark.parametrize(("path", "option"), BOUNDED, ids=[f"{path} {option.opts[0]}" for path, option in BOUNDED])
+def test_a_number_beyond_its_range_is_told_as_requirement_value_and_cure(cli, monkeypatch, path, option):
+    """Of every option that has a range, by its flag and by its variable."""
+    kind, flag = option.type, option.opts[0]
+    assert isinstance(kind, click.IntRange | click.FloatRange) and kind.min is not None and kind.max is None
+    noun = "an integer" if isinstance(kind, click.IntRange) else "a number"
+    law = f"must be {noun} {'above' if kind.min_open else 'of at least'} {kind.min:g}, got "
+    arguments = [*path.split()[1:], *(["-o", "-"] if path == "jaxinfer batch" else [])]
+    for value in ("-1", "many"):
+        outcome = cli(*arguments, flag, value)
+        assert (outcome.code, outcome.last_line.startswith(f"error: {flag} {law}")) == (2, True), outcome.err
+        assert outcome.last_line.endswith("; leave it out for its default")
+        if option.envvar:
+            with monkeypatch.context() as patched:
+                patched.setenv(option.envvar, value)
+                said = cli(*arguments).last_line
+            assert said.startswith(f"error: {option.envvar} {law}") and said.endswith("; unset it for its default")
 
 
 def test_a_fault_names_a_setting_as_it_was_given(cli, monkeypatch, model, tmp_path):

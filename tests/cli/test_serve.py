@@ -43,7 +43,8 @@ def test_by_default_the_demo_is_served_on_this_machine_alone(cli, model, served)
     assert model.configs[0].model == "demo"
     lines = outcome.err.splitlines()
     assert lines[0].endswith(": demo, the bundled demo model, no useful assistant (no MODEL was named)")
-    assert lines[-2] == "serving  tiny, org/tiny-1B at http://127.0.0.1:8000/v1, a chat page at http://127.0.0.1:8000"
+    assert lines[-2] == "stop it  Ctrl-C, or `jaxinfer stop 8000`"
+    assert lines[-3] == "serving  tiny, org/tiny-1B at http://127.0.0.1:8000/v1, a chat page at http://127.0.0.1:8000"
     assert lines[-1].startswith("try it   curl -N http://127.0.0.1:8000/v1/chat/completions ")
 
 

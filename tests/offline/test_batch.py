@@ -322,13 +322,21 @@ def test_an_engine_that_has_failed_ends_the_job_and_makes_no_answers(dry, monkey
 def test_progress_says_how_much_is_left():
     tally = Tally(num_rows=500, share_before=0.5)
     tally.began_s -= 10
-    assert tally.progress(0.75) == "[#######...]  75% read, 500 rows, 50.0 rows/s, 0.0 tok/s, 0:10 left"
+    assert tally.progress(0.75) == "[#######...]  75%, 500 rows, 50.0 rows/s, 0.0 tok/s, 0:10 left"
     assert tally.progress(None).startswith("500 rows, 50.0 rows/s")
-    assert tally.progress(1.0).startswith("[##########] 100% read, 500 rows, ") and "left" not in tally.progress(1.0)
+    assert tally.progress(1.0).startswith("[##########] 100%, 500 rows, ") and "left" not in tally.progress(1.0)
 
 
 def test_progress_of_no_row_tells_no_speed():
-    assert Tally(num_rows=0).progress(1.0) == "[##########] 100% read, no row is answered yet"
+    assert Tally(num_rows=0).progress(1.0) == "[..........]   0%, no row is answered yet"
+
+
+def test_progress_counts_rows_that_are_answered_and_not_those_that_are_read():
+    """Of half an input that is read, a quarter is answered; a run before this one had answered 100 rows."""
+    tally = Tally(num_before=100, num_read=300)
+    assert tally.progress(0.5) == "[#.........]  12%, 100 rows"
+    tally.num_rows, tally.began_s = 100, tally.began_s - 10
+    assert tally.progress(0.5) == "[##........]  25%, 200 rows, 10.0 rows/s, 0.0 tok/s, 1:00 left"
 
 
 def test_a_tally_shows_itself_escaped():

@@ -73,6 +73,11 @@ def warm(cold: Start, cache: ExecutableCache) -> Start:
     return start(cache)
 
 
+def test_it_knows_beforehand_how_many_programs_there_are_and_with_how_many_it_serves(cold: Start) -> None:
+    assert make_runner(limits=FEW).num_programs == len(cold.seen)
+    assert cold.runner.num_serving == cold.serving_after + 1 < len(cold.seen)
+
+
 def test_progress_names_every_program_once(cold: Start) -> None:
     names = [name for name, *_ in cold.seen]
     assert {"decode 1", "decode 10", "extend 20 x 3 x 3", "extend 64 x 10 x 10", "set_pages", "zero_pages"} <= set(

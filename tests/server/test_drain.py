@@ -60,7 +60,9 @@ def test_sigterm_refuses_new_work_lets_eight_streams_finish_and_leaves_no_proces
     assert [(answer.reasons, answer.usage["completion_tokens"]) for answer in ended] == [({0: "length"}, 200)] * 8
     assert len(others) == 2, "the engine, and what tries grammars"
     assert not any(os.path.exists(f"/proc/{other}") for other in others)
-    assert not re.search("Traceback|ERROR", (tmp_path / "log").read_text())
+    log = (tmp_path / "log").read_text()
+    assert not re.search("Traceback|ERROR", log)
+    assert "SIGTERM: stopping after 8 answers, within " in log and log.endswith(" stopped\n")
 
 
 def test_a_second_sigterm_ends_every_stream_with_its_last_event_and_leaves_no_process(tmp_path):

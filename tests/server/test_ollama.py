@@ -236,7 +236,12 @@ def test_a_stream_that_fails_ends_with_a_line_that_says_so():
         (
             CHAT,
             {"options": {"num_ctx": 513}},
-            "options.num_ctx must be an integer from 1 to 512 (max_model_len), got 513",
+            "options.num_ctx must be an integer from 1 to 512 (max_model_len), got 513; lower it, or raise ",
+        ),
+        (
+            CHAT,
+            {"options": {"num_ctx": 0}},
+            "options.num_ctx must be an integer from 1 to 512 (max_model_len), got 0; leave it out for all of them",
         ),
         (CHAT, {"options": {"temperature": 9}}, "options.temperature must be"),
         (CHAT, {"options": {"num_predict": -3}}, "options.num_predict must be"),
