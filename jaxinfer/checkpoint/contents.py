@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxinfer.errors import CheckpointError, file_fault
-from jaxinfer.models.quantization_config import KEYS, MODELOPT
+from jaxinfer.models.quantization_config import FILE, KEYS, MODELOPT
 
 CONFIG = "config.json"
 QUANTIZATION = "hf_quant_config.json"
@@ -148,7 +148,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         return {}
     config = read_json(folder / CONFIG)
     if (folder / QUANTIZATION).exists() and all(config.get(key) is None for key in KEYS):
-        config[KEYS[0]] = {"quant_method": MODELOPT} | read_json(folder / QUANTIZATION)
+        config[KEYS[0]] = {"quant_method": MODELOPT} | read_json(folder / QUANTIZATION) | {FILE: QUANTIZATION}
     return config
 
 

@@ -76,6 +76,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     if params["memory"] is not None:
         memory_bytes(params["memory"])
     with reading("the model and this machine"):
+        from jaxinfer.models.quantization_config import unfollowed
         from jaxinfer.models.registry import family_for
         from jaxinfer.runtime.backends import as_computed, as_held
         from jaxinfer.runtime.memory import backends_for, plan_for
@@ -88,6 +89,8 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         share = config.gpu_memory_utilization if target.platform == "gpu" else 1.0
         free, backends = int(target.free_bytes * share), backends_for(config, model, target)
         model = as_held(model, backends)
+    if (said := unfollowed(facts)) is not None:
+        source.append(("not followed", f"{said}; keys and values are kept in {config.dtype_for(model.dtype)}"))
     rows = [("device", describe(target)), ("architecture", describe_model(model)), *source, *resolved.rows()]
     try:
         plan = plan_for(config, model, family, platform=target.platform, free=free, backends=backends)

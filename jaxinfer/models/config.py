@@ -25,7 +25,8 @@ Quantization = Literal["int8", "int4"]
 _PARTS = (
     (
         {"rope", "rotary"},
-        {"pos", "position", "positions", "positional", "pe", "encoding", "embedding", "embeddings", "emb", "embed"},
+        {"layer", "layers"}
+        | {"pos", "position", "positions", "positional", "pe", "encoding", "embedding", "embeddings", "emb", "embed"},
     ),
     ({"swiglu", "glu", "gated", "gate", "silu", "swish"}, {"mlp", "ffn", "activation", "act", "linear", "unit"}),
     ({"causal"}, {"mask", "masking", "attention", "attn", "lm"}),
@@ -43,6 +44,8 @@ _OF_FACTORS = frozenset(
     ["emb", "embed", "embedding", "embeddings", "input", "output", "logit", "logits", "lm", "head", "residual"]
     + ["rope", "rotary", "ntk", "cla", "share", "mup", "width"]
 )
+# what a list of the kinds of layers calls those of a dense model
+_USUAL_LAYERS = ("attention", "full_attention", "global", "dense")
 _SWITCH = frozenset(["use", "has", "with", "apply", "enable"])
 _DENIALS = frozenset(["no", "without", "disable", "disabled"])
 _RANKS = frozenset(["tp", "ep", "pp", "dp", "cp", "sp", "parallel", "parallelism"])
@@ -145,6 +148,10 @@ class HFConfig:
         self._may_be_off: set[str] = set()  # keys that were read, whose feature a model without the key lacks too
         self.faults: list[str] = [] if faults is None else faults
 
+    @property
+    def num_layers(self) -> int | None:
+        return num_layers_of(self._raw)
+
     def value(self, key: str) -> Any:
         """The key's value as JSON gave it, None when missing or null."""
         self._read.add(key)
@@ -160,7 +167,7 @@ class HFConfig:
     def is_off(self, key: str) -> bool:
         """Whether the key's feature, which a model without the key lacks, is switched off."""
         self._may_be_off.add(key)
-        value = self.value(key)
+        value = of_each_layer(self.value(key), self.num_layers)
         return is_off(value) or is_one_rank(key, value)
 
     def refuse(self, key: str, law: str, cure: str) -> None:
@@ -224,10 +231,12 @@ class HFConfig:
         or its name may be a misspelling of a key that must not be off. So is a factor of 1, and a number of devices.
         """
         known = self._read | harmless
-        for key, value in self._raw.items():
+        for key, given in self._raw.items():
+            value = of_each_layer(given, self.num_layers)
             if (
                 key in known
                 or value is None
+                or (value is not given and value in _USUAL_LAYERS)
                 or says_how(key, value)
                 or is_one_rank(key, value)
                 or is_neutral(key, value)
@@ -318,6 +327,22 @@ def _are_alike(word: str, other: str) -> bool:
 def _without_switch(key: str) -> str:
     first, _, rest = key.partition("_")
     return rest if rest and first in _SWITCH else key
+
+
+def num_layers_of(raw: Mapping[str, Any]) -> int | None:
+    """How many layers a config.json says that its model has; None where it does not say so."""
+    given = raw.get("num_hidden_layers")
+    return given if type(given) is int else None
+
+
+def of_each_layer(value: Any, num_layers: int | None) -> Any:
+    """What a list says of each layer where it has one for each and says the same of all; else the value itself.
+
+    A list of one may be the number of a layer.
+    """
+    if not isinstance(value, list) or len(value) != num_layers or num_layers < 2:
+        return value
+    return value[0] if all(is_same(item, value[0]) for item in value) else value
 
 
 def is_one_rank(key: str, value: Any) -> bool:

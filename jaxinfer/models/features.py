@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxinfer.models.config import HFConfig, is_neutral, is_off
+from jaxinfer.models.config import HFConfig, is_neutral, is_off, num_layers_of, of_each_layer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,6 +14,7 @@ class Feature:
     name: as a message names it.    switches: keys whose value says whether the model has it: null, false, 0 and what is
     empty say that it has not.    details: keys that mean nothing where the switches say so.
     words: parts of an architecture's name that stand for it.    asides: keys that say nothing without the switches.
+    usual: switches with a value for each layer, of which 1 is a layer as ours.
     """
 
     name: str
@@ -21,9 +22,17 @@ class Feature:
     details: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     asides: tuple[str, ...] = ()
+    usual: tuple[str, ...] = ()
 
     def is_in(self, raw: Mapping[str, Any]) -> bool:
-        return any(not is_off(raw.get(key)) for key in self.switches)
+        return any(self.has(key, raw.get(key), num_layers_of(raw)) for key in self.switches)
+
+    def has(self, key: str, value: Any, num_layers: int | None) -> bool:
+        """Whether a switch of this value says that the model has it."""
+        of_each = of_each_layer(value, num_layers)
+        if key not in self.usual:
+            return not is_off(of_each)
+        return value is not None and value != [] and not (isinstance(value, list) and of_each == 1)
 
 
 EXPERTS = Feature(
@@ -35,7 +44,7 @@ EXPERTS = Feature(
         *("moe_layer_freq", "n_group", "topk_group", "topk_method", "scoring_func", "routed_scaling_factor"),
         *("aux_loss_alpha", "seq_aux", "ep_size"),
     ),
-    ("Moe", "MoE", "Mixtral"),
+    ("Moe", "MoE", "Mixtral", "GptOss", "Olmoe", "Dbrx", "Grok", "DeepseekV2", "DeepseekV3", "MiniMaxM"),
     ("decoder_sparse_step", "router_aux_loss_coef", "router_jitter_noise", "output_router_logits"),
 )
 IMAGES = Feature(
@@ -56,30 +65,44 @@ NEXT_TOKENS = Feature(
 LATENT = Feature("latent attention", ("kv_lora_rank", "q_lora_rank"), ("qk_rope_head_dim", "qk_nope_head_dim"))
 RECURRENT = Feature(
     "recurrent layers",
-    ("linear_num_key_heads", "ssm_cfg", "mamba_d_state", "state_size", "ssm_state_size", "attn_layer_period"),
+    (
+        *("linear_num_key_heads", "ssm_cfg", "mamba_d_state", "state_size", "ssm_state_size", "attn_layer_period"),
+        "attn_type_list",
+    ),
     (
         *("linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim", "linear_num_value_heads"),
         *("mamba_d_conv", "mamba_expand", "full_attention_interval"),
     ),
-    ("Mamba", "Rwkv", "RWKV"),
+    ("Mamba", "Rwkv", "RWKV", "Jamba", "Zamba", "Bamba", "FalconH1", "NemotronH", "Qwen3Next", "Qwen35", "Lfm2"),
+    usual=("attn_type_list",),
 )
-UNPLACED = Feature("layers without rotary positions", ("no_rope_layers", "no_rope_layer_interval"))
+# the interval is what layers follow where no list says which they are
+UNPLACED = Feature(
+    "layers without rotary positions", ("no_rope_layers",), ("no_rope_layer_interval",), usual=("no_rope_layers",)
+)
 WINDOWS = Feature("sliding windows", ("sliding_window_pattern",))
 ENCODER = Feature("an encoder", ("is_encoder_decoder",), (), ("T5", "Bart", "Encoder"))
 HEADS = Feature(
     "a head that classifies or rewards", (), (), ("ForSequenceClassification", "ForTokenClassification", "Reward")
 )
-FEATURES = (EXPERTS, IMAGES, AUDIO, NEXT_TOKENS, LATENT, RECURRENT, UNPLACED, WINDOWS, ENCODER, HEADS)
-_IN_THE_FAMILY = (EXPERTS, IMAGES, AUDIO, NEXT_TOKENS, LATENT, RECURRENT, UNPLACED)
+DRAFT = Feature(
+    "a head that drafts for another model",
+    ("draft_vocab_size", "medusa_num_heads", "speculators_config", "eagle_config"),
+    words=("Eagle", "Medusa", "Speculator"),
+)
+FEATURES = (DRAFT, EXPERTS, IMAGES, AUDIO, NEXT_TOKENS, LATENT, RECURRENT, UNPLACED, WINDOWS, ENCODER, HEADS)
+_IN_THE_FAMILY = (DRAFT, EXPERTS, IMAGES, AUDIO, NEXT_TOKENS, LATENT, RECURRENT, UNPLACED)
 
 
 def refuse_features(config: HFConfig) -> None:
     """Record a fault for each feature that the model has; what is switched off is read with all that belongs to it."""
     for feature in _IN_THE_FAMILY:
-        switches = [key for key in feature.switches if config.has(key)]
-        for key in switches:
-            if not config.is_off(key):
-                config.refuse(key, "must be 0, empty or absent", f"{feature.name} are not supported")
+        switches = [key for key in feature.switches if config.has(key) and config.value(key) != []]
+        for key in feature.switches:
+            off = config.is_off(key)  # which reads it
+            if feature.has(key, config.value(key), config.num_layers) if key in feature.usual else not off:
+                law = "must be 1 for each layer, or absent" if key in feature.usual else "must be 0, empty or absent"
+                config.refuse(key, law, f"{feature.name} are not supported")
         for key in feature.asides:
             config.value(key)
         for key in feature.details:
@@ -97,7 +120,9 @@ def features_of(architecture: str, raw: Mapping[str, Any]) -> Iterator[str]:
     inner = raw.get("text_config")
     sections = [raw, inner] if isinstance(inner, dict) else [raw]
     for feature in FEATURES:
-        named = any(word in architecture or word.casefold() in architecture.split("_") for word in feature.words)
+        kind = architecture.split("_")
+        of_type = {*kind, "".join(kind), "".join(kind[:2])}  # as qwen3_moe, gpt_oss and qwen3_next_text
+        named = any(word in architecture or word.casefold() in of_type for word in feature.words)
         if named or any(feature.is_in(section) or feature is WINDOWS and _slides(section) for section in sections):
             yield feature.name
 

@@ -15,11 +15,13 @@ from jaxinfer.models.published import CLASS, PATTERN, Fp4, Fp8, Int4, Int8, Pack
 
 KEYS = ("quantization_config", "compression_config")
 MODELOPT = "modelopt"
+FILE = "of_file"  # beside what another file than config.json says: its name
 ELSE = "take a checkpoint in FP8 (e4m3), AWQ or GPTQ of 4 bits, or the original in bfloat16"
 _OTHERS = {
     "bitsandbytes": f"bitsandbytes is not supported; {ELSE}",
     "gguf": f"GGUF is not supported; {ELSE}",
 }
+_OF_CACHE = ("kv_cache_quant_algo", "kv_cache_scheme")
 _CLASSES = (CLASS,)
 _GROUPS = (32, 64, 128)
 # how a tool made the file, or which kernels run it
@@ -54,7 +56,7 @@ def published_from_hf(config: HFConfig) -> Published | None:
     for key in KEYS:
         if not _quantizes(config.value(key)):
             continue
-        section = config.section(key)
+        section = _section(config, key)
         if section is None:
             return None
         method = section.value("quant_method")
@@ -69,6 +71,30 @@ def published_from_hf(config: HFConfig) -> Published | None:
             config.faults.append(f"{key} must have {law}; name modules, or repeat less in patterns")
             return None
         return published
+    return None
+
+
+def _section(config: HFConfig, key: str) -> HFConfig | None:
+    """The section, whose faults name the file that it is from."""
+    given = config.value(key)
+    if isinstance(given, dict) and isinstance(given.get(FILE), str):
+        rest = {name: value for name, value in given.items() if name != FILE}
+        return HFConfig(rest, prefix=f"{given[FILE]}: ", faults=config.faults)
+    return config.section(key)
+
+
+def unfollowed(raw: Mapping[str, Any]) -> str | None:
+    """What a checkpoint says of how keys and values are stored, which nobody here follows; None where it says nothing.
+
+    raw: a config.json, as `read_config` gives it.
+    """
+    for section in (raw.get(key) for key in KEYS if isinstance(raw.get(key), dict)):
+        file = section.get(FILE, "config.json")
+        inner = section.get("quantization")
+        for rules in (inner, section) if isinstance(inner, dict) else (section,):
+            for key in _OF_CACHE:
+                if not is_off(rules.get(key)):
+                    return f"{key} {shown(rules[key])} of {file}"
     return None
 
 
@@ -273,7 +299,7 @@ def _modelopt(section: HFConfig) -> Published | None:
     """ModelOpt's, which has it under `quantization` in a file of its own, as its older versions left it."""
     rules = section.section("quantization") or section
     section.value("producer")
-    for key in ("kv_cache_quant_algo", "kv_cache_scheme"):
+    for key in _OF_CACHE:
         rules.value(key)
     algo = rules.value("quant_algo")
     if algo is None and rules is not section:  # of keys and values alone

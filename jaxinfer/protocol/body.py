@@ -62,7 +62,10 @@ def _parse(raw: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise _malformed(f"{error.msg} at line {error.lineno}, column {error.colno}") from error
     if not isinstance(body, dict):
-        raise InvalidRequest(f"the body must be a JSON object, got {show(body)}", code="invalid_json")
+        got = (
+            ascii(text.strip()[:40])[1:-1] if odd else show(body)
+        )  # a number that no double holds as the client wrote it
+        raise InvalidRequest(f"the body must be a JSON object, got {got}", code="invalid_json")
     _check_content(raw, body)
     check_odd(body, odd)
     return body

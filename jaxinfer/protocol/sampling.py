@@ -17,6 +17,14 @@ GREEDY_BELOW = 1e-5  # a temperature this small is a division by almost zero; th
 LEAST_TOP_P = 1e-7
 
 
+_CONSTRAINTS = ("json_schema", "regex", "choice", "grammar", "structural_tag")
+# fields of other engines and of HTTP, each of which holds one of ours: none is a misspelling
+_OTHER_CONSTRAINTS = frozenset(
+    ["structured_outputs", "guided_decoding", "response_format", "guided_json", "guided_regex", "guided_choice"]
+    + ["guided_grammar", "json_object", "schema", "json", "ebnf"]
+)
+
+
 class _Hinting(msgspec.StructMeta):
     """A struct whose call names the field that a misspelt one is meant to be."""
 
@@ -28,6 +36,9 @@ class _Hinting(msgspec.StructMeta):
             unknown = next((name for name in fields if name not in cls.__struct_fields__), None)
             if unknown is None:
                 raise
+            if unknown in _OTHER_CONSTRAINTS:
+                cure = f"a constraint is one of {', '.join(_CONSTRAINTS)}"
+                raise TypeError(f"unknown field of {cls.__name__} {unknown!r}, {cure}") from None
             raise TypeError(unknown_name(unknown, cls.__struct_fields__, f"field of {cls.__name__}")) from None
 
 

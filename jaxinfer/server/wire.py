@@ -29,6 +29,7 @@ VERSIONS = ("1.0", "1.1")
 MAX_PIPELINED = 128  # such requests, or the connection is closed: one read of the socket holds thousands
 INTERIM_S = 0.0, 1.0, 5.0, 20.0  # from a half-close; Go before 1.24 takes five, and may have asked for one itself
 LOOK_S, SOON_S = 0.25, 0.02  # from one look at a half-closed connection to the next; from what was written to a look
+LINGER_S, LINGER_BYTES = 2.0, 8 * 2**20  # behind a refusal, read and dropped: a close before would reset the connection
 SLOW_READER_S = 60.0  # for a client to read what its connection holds of an answer, some 64 KiB
 
 
@@ -71,6 +72,7 @@ class BoundedProtocol(HttpToolsProtocol):
     patience_s = PATIENCE_S
     slow_reader_s = SLOW_READER_S
     interim_s = INTERIM_S
+    linger_s = LINGER_S
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -89,12 +91,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._ending: bytes | None = None  # the last to write, behind all answers that are due; nothing is read by then
         self._interim_at: deque[float] = deque()  # of the loop's clock: when it is probed whether the client is there
         self._look_again: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None  # the last is written, what still comes is dropped
+        self._lingers, self._dropped_bytes = False, 0
         # until the first byte, like between two requests; uvicorn itself would wait for ever
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        for timer in (self._unread, self._look_again):
+        for timer in (self._unread, self._look_again, self._linger):
             if timer is not None:
                 timer.cancel()
         for cycle in self._unanswered:  # uvicorn tells the newest alone, which may still wait behind another
@@ -176,6 +180,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._ending is not None:
+            self._dropped_bytes += len(data)
+            if self._linger is not None and self._dropped_bytes > LINGER_BYTES:
+                self.transport.close()
             return
         if self._timer is None:
             self._recent_bytes = 0
@@ -338,15 +345,25 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._unanswered.pop()
                 if self.pipeline and self.pipeline[0][0] is self.cycle:  # behind others: it never begins
                     self.pipeline.popleft()
+        self._lingers = status is not HTTPStatus.REQUEST_TIMEOUT  # of who sends little, little is on its way
         self._is_coming = False
         self._stop_timer()
         self._end()
 
     def _end(self) -> None:
-        """Write what is due last and close, once all else is answered."""
-        if self._ending is not None and self._answering() is None and not self.transport.is_closing():
-            self.transport.write(self._ending)
+        """Write what is due last, once all else is answered, and close: where more is coming only when it has come, at
+        its bounds. A client that still writes would be reset, and lose the answer with it (RFC 9112, section 9.6).
+        """
+        if self._ending is None or self._answering() is not None or self.transport.is_closing() or self._linger:
+            return
+        self.transport.write(self._ending)
+        if not self._ending or not self._lingers or self._is_half_closed:
             self.transport.close()
+            return
+        self._linger = self.loop.call_later(self.linger_s, self.transport.close)
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():  # not of TLS, whose clients go by the answer's length
+            self.transport.write_eof()
 
     def _refusal(self, status: HTTPStatus, message: str, code: str) -> bytes:
         path = plain(self.url.partition(b"?")[0].decode("latin-1"))

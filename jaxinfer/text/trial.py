@@ -13,16 +13,15 @@ import heapq
 import itertools
 import json
 import random
-import re
 import signal
 import subprocess
 import sys
 import time
-import unicodedata
+from collections import deque
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import tokenizers
@@ -33,6 +32,7 @@ from jaxinfer.errors import CheckpointError, ConfigError, InvalidRequest
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.growth import check_growth
 from jaxinfer.text.pieces import pieces_of
+from jaxinfer.text.probes import COMMON, probes
 from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 from jaxinfer.text.sandbox import LimitExceeded
 
@@ -175,6 +175,7 @@ def _try_tokenizer(folder: Path) -> str:
         check_growth(parts.normalizer, parts.pre_tokenizer, parts.decoder)
         with panics_as_exceptions():
             _try_model(read.model or {})
+            words = _word_pieces(read.model or {})
             backend = tokenizers.Tokenizer.from_str(json.dumps(_EMPTY | msgspec.to_builtins(parts)))
         tokens = () if pieces_of(parts.decoder) is not None else _tokens_of(read)  # ours decodes what has pieces
     except MemoryError:
@@ -183,17 +184,7 @@ def _try_tokenizer(folder: Path) -> str:
         return f"{panic}"[:200]
     except Exception:
         return ""
-    for text in _texts("".join(_strings_in(msgspec.to_builtins(parts)))):
-        began_s = time.process_time()
-        try:
-            with panics_as_exceptions():
-                backend.encode(text[:_FEW])
-                _split(backend, text)
-        except LibraryPanic as panic:
-            return f"{panic}"[:200]
-        if time.process_time() - began_s > _MAX_RUN_S:
-            return f"{len(text)} characters that begin with {text[:8]!r} took {time.process_time() - began_s:.1f} s"
-    return _try_decoder(backend, tokens)
+    return _try_rules(backend, parts, words) or _try_decoder(backend, tokens)
 
 
 def _tokens_of(file: _File) -> list[str]:
@@ -247,65 +238,98 @@ _EMPTY: dict[str, Any] = {
     "post_processor": None,
     "model": {"type": "BPE", "vocab": {}, "merges": []},
 }
-_RUN = 2**14  # characters
-_FEW = 4  # of a run, which are encoded: some rules fail at a text's end
-_SAMPLE, _MAX_NORMALIZED = 2**8, 2**16  # characters; what rules make of a run may be 128 times as long
-_MAX_RUN_S = 0.2  # of processor time; honest rules take 0.001 to 0.02 s, those that take the square of a run 1 s
-_MAX_RULES = 2**12  # characters of the rules that are looked at
-_COMMON = "aA1 \n\t.'-_!\u00e9\u65e5\u0301"
-_CLASS = re.compile(r"\\[pP]\{[^{}]{1,64}\}|\[:[^:\]]{1,64}:\]")  # of characters, as patterns name one
-_PAIR = re.compile(r"(?=([^\W_]{2}))")
+_FEW = 4  # characters of a probe, which are encoded: some rules fail at a text's end
+_FEWEST, _MOST, _LONGEST = 64, 2048, 16384  # characters of a run: first, last, and last of what takes long
+_MAX_NORMALIZED = 2**15  # characters, beyond which no longer run is tried
+# of processor time: honest rules take 0.06 to 1.2 us a character, those that take the square of a run of 2**14 60 us
+_MAX_S_PER_CHAR, _SLOW_S_PER_CHAR, _NOISE_S = 12e-6, 2e-6, 0.02
+_PROBES_S = 1.0  # of processor time, after which no more is tried: where a model has a thousand rules
 
 
-def _strings_in(rules: Any) -> Iterator[str]:
-    """The values of a JSON object that are strings, those of the patterns among them."""
-    below = rules.values() if isinstance(rules, dict) else rules if isinstance(rules, list) else ()
-    for value in below:
-        if isinstance(value, str):
-            yield value
+def _try_rules(backend: tokenizers.Tokenizer, parts: _Parts, model: tokenizers.models.Model | None) -> str:
+    """All probes as short texts, then as longer ones, until rules are seen to take more time than a text allows."""
+    steps = [step for part in (backend.normalizer, backend.pre_tokenizer, backend.decoder) for step in _steps(part)]
+    steps += [model] if model is not None else []
+    waiting = deque((probe, _FEWEST) for probe in probes(msgspec.to_builtins(parts)))
+    until_s = time.process_time() + _PROBES_S
+    while waiting and time.process_time() < until_s:
+        probe, num_chars = waiting.popleft()
+        text = probe.text(num_chars)
+        for _ in range(2):  # the first time rules are compiled
+            spent_s = list[float]()
+            try:
+                with panics_as_exceptions():
+                    normal_chars = _time_steps(steps, text, spent_s)
+                    backend.encode(text[:_FEW])
+            except LibraryPanic as panic:
+                at = f" in its rule {_shown(steps[len(spent_s)])}" if len(spent_s) < len(steps) else ""
+                return f"{panic}"[:200] + at
+            total_s, may_s = sum(spent_s), _NOISE_S + _MAX_S_PER_CHAR * len(text)
+            if total_s <= may_s:
+                break
         else:
-            yield from _strings_in(value)
+            return _too_slow(text, steps, spent_s)
+        is_slow = total_s > _SLOW_S_PER_CHAR * len(text)
+        if normal_chars <= _MAX_NORMALIZED and num_chars < (_LONGEST if is_slow else _MOST):
+            waiting.append((probe, num_chars * 2 if is_slow else min(num_chars * 8, _MOST)))
+    return ""
 
 
-def _texts(rules: str) -> Iterator[str]:
-    """Runs of each character, of each pair of letters and of members of each class that the rules name, with an end
-    that no pattern expects.
+def _too_slow(text: str, steps: Sequence[Any], spent_s: list[float]) -> str:
+    slowest = _shown(steps[max(range(len(steps)), key=spent_s.__getitem__)])
+    where = slowest if len(steps) == 1 else f"its {len(steps)} rules, most of it in {slowest}"
+    fact = f"{len(text)} characters such as {text[:16]!r} took {sum(spent_s):.3f} s in {where}"
+    return f"{fact}; {_MAX_S_PER_CHAR * 1e6:g} us a character are allowed"
+
+
+def _shown(step: Any) -> str:
+    return f"{step!r}"[:160]
+
+
+def _steps(step: Any) -> Iterator[Any]:
+    """The steps of a normalizer, a pre-tokenizer or a decoder, one after another."""
+    if isinstance(step, (tokenizers.normalizers.Sequence, tokenizers.pre_tokenizers.Sequence)):
+        for below in step:  # type: ignore[union-attr]  # it has __getitem__, which its stub does not say
+            yield from _steps(below)
+    elif step is not None:
+        yield step
+
+
+def _time_steps(steps: Sequence[Any], text: str, spent_s: list[float]) -> int:
+    """Do one step after another. Returns how many characters the text has once it is normalized.
+
+    spent_s: gets the processor time of each.
     """
-    rules = rules[:_MAX_RULES]
-    for unit in dict.fromkeys([*_COMMON, *_members_of_classes(rules), *rules, *_PAIR.findall(rules)]):
-        yield unit * (_RUN // len(unit)) + "\0"
+    normal = tokenizers.NormalizedString(text)
+    split: tokenizers.PreTokenizedString | None = None
+    for step in steps:
+        began_s = time.process_time()
+        if isinstance(step, tokenizers.normalizers.Normalizer):
+            step.normalize(normal)
+        elif isinstance(step, tokenizers.pre_tokenizers.PreTokenizer):
+            split = split or tokenizers.PreTokenizedString(normal.normalized)
+            step.pre_tokenize(split)
+        elif isinstance(step, tokenizers.decoders.Decoder):
+            step.decode([normal.normalized])
+        else:
+            step.tokenize(normal.normalized)
+        spent_s.append(time.process_time() - began_s)
+    return len(normal.normalized)
 
 
-def _members_of_classes(rules: str) -> Iterator[str]:
-    """The first and the last character of each class that the rules name, as the library's own patterns have it."""
-    for name in dict.fromkeys(_CLASS.findall(rules)):
-        with contextlib.suppress(Exception):  # a class that the library does not know: it says so where it reads it
-            pattern = tokenizers.Regex(f"[{name}]")
-            members = tokenizers.pre_tokenizers.Split(pattern, "removed", invert=True)
-            found = "".join(piece for piece, _ in members.pre_tokenize_str(_alphabet()))
-            yield from dict.fromkeys([found[:1], found[-1:]]) if found else ()
+def _word_pieces(model: dict[str, msgspec.Raw]) -> tokenizers.models.Model | None:
+    """A WordPiece model that splits words longer than usual, with a vocabulary of a few letters; None for others."""
+    rules = {key: msgspec.json.decode(value) for key, value in model.items() if key != "vocab"}
+    if rules.get("type") != "WordPiece" or rules.get("max_input_chars_per_word", 0) <= _USUAL_WORD:
+        return None
+    prefix = rules.get("continuing_subword_prefix", "")
+    texts = dict.fromkeys([rules.get("unk_token", ""), *COMMON, *(prefix + char for char in COMMON)])
+    vocab = {text: i for i, text in enumerate(texts)}
+    small = tokenizers.Tokenizer.from_str(json.dumps(_EMPTY | {"model": rules | {"vocab": vocab}}))
+    return cast(tokenizers.models.Model, small.model)
 
 
-@cache
-def _alphabet() -> str:
-    """A character of each general category in each script, as far as names and a part of each block tell."""
-    codes = (*range(0x3000), *range(0x3000, 0x10000, 4), *range(0x10000, 0x20000, 16))
-    kinds: dict[tuple[str, str], str] = {}
-    for char in map(chr, codes):
-        if (category := unicodedata.category(char)) not in ("Cs", "Cn"):
-            kinds.setdefault((category, unicodedata.name(char, "").partition(" ")[0]), char)
-    return "".join(kinds.values())
-
-
-def _split(backend: tokenizers.Tokenizer, text: str) -> None:
-    if backend.normalizer is not None:
-        sample = backend.normalizer.normalize_str(text[:_SAMPLE])  # how much longer it makes this text
-        most = _MAX_NORMALIZED * _SAMPLE // max(1, len(sample))
-        text = backend.normalizer.normalize_str(text if len(text) <= most else text[:most] + "\0")
-    if backend.pre_tokenizer is not None:
-        backend.pre_tokenizer.pre_tokenize_str(text)
-    if backend.decoder is not None:
-        backend.decoder.decode([text])
+_USUAL_WORD = 200  # characters of a word that WordPiece splits in the square of them; 100 in all files known to us
 
 
 def _try_template(folder: Path, file: str | None) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,13 @@ def test_a_model_is_planned_for_a_gpu_that_is_not_here(cli, folder):
     assert found["weights"] == "15.26 GiB"
     assert found["concurrency"].startswith("Maximum concurrency for 40,960 tokens per request: ")
     assert found["decode"].startswith("at most 314.0 tokens/s alone")  # 4.8 TB/s over 15.1 GB of weights and 0.15 of KV
+
+
+def test_a_plan_says_which_cache_of_the_checkpoint_s_is_not_followed(cli, folder):
+    said = {"quant_algo": None, "kv_cache_quant_algo": "FP8"}
+    (Path(folder) / "hf_quant_config.json").write_text(json.dumps({"quantization": said}))
+    row = rows(cli("plan", folder, "--for", "h200"))["not followed"].strip()
+    assert row == "kv_cache_quant_algo 'FP8' of hf_quant_config.json; keys and values are kept in bfloat16"
 
 
 def test_the_backends_are_those_of_the_device_that_is_planned_for(cli, folder):

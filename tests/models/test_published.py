@@ -27,6 +27,7 @@ from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.file_layout import FileLayout
 from jaxinfer.models.parameters import ParamSpec, num_bytes
 from jaxinfer.models.published import Fp8, Int4, Int8, Published, Scheme
+from jaxinfer.models.quantization_config import unfollowed
 from jaxinfer.models.registry import dense
 from jaxinfer_kernels import cpu
 from jaxinfer_kernels.linear import cpu as cpu_linear
@@ -434,6 +435,12 @@ def test_modelopt_s_own_file_says_how_weights_are_stored_where_config_json_does_
     config, params = load(tmp_path)
     assert config.published == Published(((("Linear",), Fp8("tensor")),), ("lm_head",), head=True)
     np.testing.assert_array_equal(np.asarray(widened(params.layers.down[1])), fused(wide, 2)[-1])
+    facts = resolve(str(tmp_path)).config
+    assert unfollowed(facts) == "kv_cache_quant_algo 'FP8' of hf_quant_config.json"
+    facts["quantization_config"]["quantization"]["quant_algo"] = "W4A16"
+    fault = r"\n  - hf_quant_config.json: quantization.quant_algo must be one of FP8, NVFP4, got 'W4A16'"
+    with pytest.raises(CheckpointError, match=fault):
+        dense.model(facts)
     without = resolve(str(tmp_path), overrides={"quantization_config": None})
     assert dense.model(without.config).published is None
     (tmp_path / QUANTIZATION).write_text("{")

@@ -60,6 +60,11 @@ def test_a_name_close_to_one_of_ours_is_another_and_told_what_is_served(name: st
         ("Qwen2_5_VLForConditionalGeneration", {"vision_config": {"depth": 32}}, "has images,"),
         ("AnyForConditionalGeneration", {"text_config": {"num_experts": 256}}, "has experts,"),
         ("Qwen3NextForCausalLM", {"linear_num_key_heads": 16, "num_experts": 512}, "has experts and recurrent layers,"),
+        ("GptOssForCausalLM", {}, "has experts,"),
+        ("Eagle3LlamaForCausalLM", {}, "has a head that drafts for another model,"),
+        ("LlamaForCausalLMEagle3", {"draft_vocab_size": 32000}, "has a head that drafts for another model,"),
+        ("SmolLM3ForCausalLM", {"num_hidden_layers": 2, "no_rope_layers": [1, 1]}, "is of another family;"),
+        ("SmolLM3ForCausalLM", {"num_hidden_layers": 2, "no_rope_layers": [0, 0]}, "has layers without rotary"),
         ("T5ForConditionalGeneration", {"is_encoder_decoder": True}, "has an encoder,"),
         ("Qwen2ForSequenceClassification", {}, "has a head that classifies or rewards,"),
     ],
@@ -73,7 +78,9 @@ def test_what_an_unknown_architecture_has_that_ours_do_not_is_said(
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"), [("qwen3_moe", "has experts,"), ("mistral", "is of another family;"), ("qwen2_vl", "has images,")]
+    ("kind", "said"),
+    [("qwen3_moe", "has experts,"), ("mistral", "is of another family;"), ("qwen2_vl", "has images,")]
+    + [("gpt_oss", "has experts,"), ("qwen3_next", "has recurrent layers,")],
 )
 def test_what_a_type_alone_has_that_ours_do_not_is_said(kind: str, said: str) -> None:
     with pytest.raises(CheckpointError, match=f"got none and model_type '{kind}', which {said}"):

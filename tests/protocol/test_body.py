@@ -43,6 +43,13 @@ def test_a_body_of_numbers_says_what_json_says(text):
     assert repr(parse_body(raw.encode())) == repr(json.loads(raw))
 
 
+@pytest.mark.parametrize("number", ["1e309", "-1e400", "1e-400", "9" * 400])
+def test_a_body_that_is_a_number_which_no_double_holds_is_shown_as_it_was_written(number: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        parse_body(f" {number}\n".encode())
+    assert str(refusal.value) == f"the body must be a JSON object, got {number[:40]}"
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [

@@ -159,6 +159,10 @@ def test_a_prompt_one_short_of_the_context_gets_one_token():
     [
         ("temprature", "unknown field of SamplingParams 'temprature', did you mean 'temperature'?"),
         ("max_token", "unknown field of SamplingParams 'max_token', did you mean 'max_tokens'?"),
+        (
+            "structured_outputs",
+            "unknown field of SamplingParams 'structured_outputs', a constraint is one of json_schema, regex, ",
+        ),
         ("zzz", "unknown field of SamplingParams 'zzz', known are "),
     ],
 )

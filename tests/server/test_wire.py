@@ -15,7 +15,7 @@ import pytest
 
 from jaxinfer.llm.types import Delta
 from jaxinfer.server.app import create_app
-from jaxinfer.server.wire import MAX_HEADERS, MAX_PIPELINED, BoundedProtocol
+from jaxinfer.server.wire import LINGER_BYTES, MAX_HEADERS, MAX_PIPELINED, BoundedProtocol
 from tests.server.dry import dry_server
 from tests.server.fakes import FakeLLM, hello
 from tests.server.http import CHAT, LEAKS, USER, live, raw_request, read_until, wait_until
@@ -31,6 +31,7 @@ class Hasty(BoundedProtocol):
 
     patience_s = 0.4
     slow_reader_s = 0.5
+    linger_s = 1.0
 
 
 @pytest.fixture(scope="module")
@@ -307,3 +308,33 @@ def test_a_thousand_requests_on_one_connection(llm, port):
             assert client.post(CHAT, json={"messages": USER}).status_code == 200
     assert len(llm.calls) - num_calls == 1000
     assert threading.active_count() < num_threads + 10
+
+
+@pytest.mark.parametrize("num_bytes", [0, 2**12, 3 * 2**20])
+@pytest.mark.parametrize("bad", [b"GET / HTTP/9.9\r\n\r\n", b"no request at all\r\n\r\n", b"GET /" + b"a" * 2**17])
+def test_a_client_that_still_writes_reads_why_it_is_refused(port: int, bad: bytes, num_bytes: int) -> None:
+    """Without a reset, which would drop the answer before the client has read it."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(bad + b"x" * num_bytes)
+        time.sleep(0.1)
+        assert error_code(read_until(connection, b"")) in ("invalid_http", "head_too_large")
+
+
+def test_a_client_that_never_stops_writing_is_dropped(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(b"no request at all\r\n\r\n")
+        watch = time.monotonic()
+        with pytest.raises(ConnectionError):
+            for _ in range(4 * LINGER_BYTES // 2**16):
+                connection.sendall(b"x" * 2**16)
+        assert time.monotonic() - watch < 10
+
+
+def test_a_client_that_stays_behind_a_refusal_is_dropped(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(b"no request at all\r\n\r\n")
+        assert error_code(read_until(connection, b"")) == "invalid_http"
+        with pytest.raises(ConnectionError):
+            for _ in range(100):
+                time.sleep(0.1)
+                connection.sendall(b"x")

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, decoders
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
 from jaxinfer.errors import CheckpointError
+from jaxinfer.text.probes import COMMON, probes
 from jaxinfer.text.rust import panics_unprinted
 from jaxinfer.text.tokenizer import Tokenizer
-from jaxinfer.text.trial import _COMMON, _texts, _try_decoder, _try_tokenizer, try_text
+from jaxinfer.text.trial import _try_decoder, _try_tokenizer, try_text
 from tests.support.attempts import Stopwatch
 from tests.support.checkpoints import tokenizer_json
 from tests.text.samples import BACKENDS
@@ -131,13 +132,74 @@ def test_an_honest_tokenizer_passes(tmp_path: Path, kind: str) -> None:
 )
 def test_a_pattern_that_backtracks_is_found(tmp_path: Path, rules: dict) -> None:
     assert re.search(
-        "retry-limit-in-match over|characters that begin with", _try_tokenizer(tokenizer_with(tmp_path, **rules))
+        r"(retry-limit-in-match over|characters such as .*) in .*(Split|Replace)\(",
+        _try_tokenizer(tokenizer_with(tmp_path, **rules)),
     )
+
+
+UNITS = st.sampled_from(["a", r"\d", "[xyz]", r"\.", r"\p{Cyrillic}", "ab", r"\.\d", "(?:a )"])
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["", "q", "=>"]), UNITS, st.integers(2, 3), st.sampled_from("w;"), st.booleans())
+def test_a_pattern_that_takes_a_power_of_a_text_is_found_and_named(tmp_path, before, unit, copies, end, splits) -> None:
+    """The library sees at once that a text has not the end that such a pattern must match: the text must have it.
+
+    Behind a beginning the library's own limit ends what takes the square.
+    """
+    pattern = before + f"(?:{unit})*" * (copies + bool(before)) + end * 2
+    rules = {"pre_tokenizer": split(pattern)} if splits else {"normalizer": replace({"Regex": pattern}, "")}
+    reason = _try_tokenizer(tokenizer_with(tmp_path, **rules))
+    found = re.search("retry-limit-in-match over|characters such as", reason)
+    assert found and f'(pattern=Regex("{pattern}"' in reason, reason
+
+
+@pytest.mark.parametrize("pair", [("a", "b"), ("abc", "bcd"), ("\u0436", "\u0437")])
+def test_rules_that_are_slow_by_their_number_are_refused(tmp_path: Path, pair: tuple[str, str]) -> None:
+    """Those that replace all of a text: of two thousand each character takes 3 ms."""
+    there, back = (replace({"String": old}, new) for old, new in (pair, pair[::-1]))
+    rules = {"normalizer": {"type": "Sequence", "normalizers": [there, back] * 1000}}
+    reason = _try_tokenizer(tokenizer_with(tmp_path, **rules))
+    assert "characters such as" in reason and 'Replace(pattern=String("' in reason
+
+
+def test_words_without_an_end_are_refused_where_their_pieces_take_a_power_of_them(tmp_path: Path) -> None:
+    model = {"type": "WordPiece", "vocab": {"[UNK]": 0, "a": 1, "##a": 2}, "unk_token": "[UNK]"}
+    model |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+    whole = {
+        "normalizer": None,
+        "pre_tokenizer": None,
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+    }
+    assert _try_tokenizer(tokenizer_with(tmp_path, model=model, **whole)) == ""
+    model["max_input_chars_per_word"] = 10**9
+    assert "WordPiece" in _try_tokenizer(tokenizer_with(tmp_path, model=model, **whole))
+
+
+HONEST = {
+    "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "llama-3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "o200k": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_a_pattern_of_a_known_family_passes(tmp_path: Path, name: str) -> None:
+    assert _try_tokenizer(tokenizer_with(tmp_path, pre_tokenizer=split(HONEST[name]))) == ""
+
+
+def test_two_hundred_rules_that_replace_a_letter_each_pass(tmp_path: Path) -> None:
+    rules = [replace({"String": chr(0x400 + i)}, chr(0x600 + i)) for i in range(200)]
+    normalizer = {"type": "Sequence", "normalizers": rules}
+    assert _try_tokenizer(tokenizer_with(tmp_path, normalizer=normalizer)) == ""
 
 
 @pytest.mark.parametrize(
     ("pattern", "reason"),
-    [(r"(a+)+b", "retry-limit-in-match over"), (r"\s{1,600}\s{1,600}$", "more than 1 s of processor time")],
+    [(r"(a+)+b", "retry-limit-in-match over"), (r"\s{1,600}\s{1,600}$", r'Split(pattern=Regex("\s{1,600}')],
 )
 def test_a_hostile_tokenizer_is_refused_within_its_limits(tmp_path: Path, pattern: str, reason: str) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
@@ -251,12 +313,13 @@ CLASSES = [
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_pattern_is_tried_on_runs_of_what_its_classes_match(name: str) -> None:
     pattern = Split(Regex(f"[{name}]+"), "removed", invert=True)
-    runs = [text for text in _texts(f"([^x]{name}+|[[{name}]y])\\d") if not set(text) & set(_COMMON)]
-    assert any(pattern.pre_tokenize_str(text[:-1]) == [(text[:-1], (0, len(text) - 1))] for text in runs)
+    rule = {"Regex": f"([^x]{name}+|[[{name}]y])\\d"}
+    units = {probe.unit for probe in probes(rule) if not set(probe.unit) & set(COMMON)}
+    assert any(pattern.pre_tokenize_str(unit) == [(unit, (0, len(unit)))] for unit in units)
 
 
 def test_a_class_that_the_library_does_not_know_is_for_its_reader_to_refuse() -> None:
-    assert [*_texts(r"\p{Nonsense}[:so:]")] != []
+    assert [*probes({"Regex": r"\p{Nonsense}[:so:]"})] != []
 
 
 @pytest.mark.slow
