@@ -19,7 +19,7 @@ from jaxinfer.protocol.validate import Verbatim, invalid
 Messages = list[dict[str, Any]]
 DIALECT = Dialect(
     roles=("user", "assistant", "system"),
-    ignored=frozenset(),
+    ignored=frozenset({"clear_at"}),
     result_cure="send a tool_result block in a user message",
     block_cure="those of a server's own tools and blocks tool_use are the assistant's, tool_result the user's",
     thought_cure="reasoning is an assistant's block of type thinking",
@@ -49,9 +49,14 @@ def read_conversation(raw: Any, system: Any) -> AnthropicConversation:
     unknown: list[str] = []
     if system is not None:
         messages.append({"role": "system", "content": read_content(system, "system", DIALECT)})
+    last_turn = max(
+        (at for at, each in enumerate(raw) if isinstance(each, dict) and each.get("role") == "user"), default=0
+    )
     for position, message in enumerate(raw):
         path = f"messages[{position}]"
-        messages += _read_message(message, path)
+        found = _read_message(message, path)
+        if not (_ends_with_turn(message, path) and position < last_turn):
+            messages += found
         unknown += unknown_in(message, path, DIALECT)
     if not messages:
         raise invalid("messages", "a list with a message that has content", Verbatim("none"))
@@ -59,6 +64,18 @@ def read_conversation(raw: Any, system: Any) -> AnthropicConversation:
         law = "followed by a message of the user with the tool_result of each of its calls"
         raise invalid(f"messages[{len(raw) - 1}]", law, Verbatim("nothing"))
     return AnthropicConversation(without_billing(messages), tuple(unknown))
+
+
+def _ends_with_turn(message: dict[str, Any], path: str) -> bool:
+    """Whether a message of the system's is shown only until the user's next one."""
+    clear_at = message.get("clear_at")
+    if clear_at is None:
+        return False
+    if message["role"] != "system":
+        raise invalid(f"{path}.clear_at", "in a message of the role system only", clear_at, cure="leave it out")
+    if clear_at not in ("next_user_message", "never"):
+        raise invalid(f"{path}.clear_at", "next_user_message or never", clear_at)
+    return bool(clear_at == "next_user_message")
 
 
 def _read_message(message: Any, path: str) -> Messages:

@@ -131,16 +131,21 @@ def read_response_request(
     body: dict[str, Any],
     history_of: Callable[[str], Messages],
     item_of: Callable[[str], Item | None],
+    is_before: Callable[[str, str], bool] = lambda *_: False,
     *,
     max_logprobs: int = MAX_LOGPROBS,
 ) -> ResponseRequest:
     """Read a request's JSON object. history_of: the conversation up to a response's end.    item_of: what an earlier
-    response said, by the item's id; None where that is not held. Raises InvalidRequest.
+    response said, by the item's id; None where that is not held.    is_before: whether the conversation up to a
+    response's end, by its id, has the item of an id. Raises InvalidRequest.
     """
     required(body, "input")
     wire, unknown = read_wire(body, ResponseWire, refused=RESPONSE_REFUSED, also_known=GENERATING)
     before = [] if wire.previous_response_id is None else history_of(wire.previous_response_id)
-    messages, unknown_in_items = read_input(wire.input, before, item_of)
+    previous_id = wire.previous_response_id or ""
+    messages, unknown_in_items = read_input(
+        wire.input, before, item_of, lambda item_id: is_before(previous_id, item_id)
+    )
     offered = nested(wire.tools, RESPONSES)
     own: dict[str, Any] = {"max_tokens": wire.max_output_tokens, "top_logprobs": _top_logprobs(wire, max_logprobs)}
     own["tools"] = offered.tools

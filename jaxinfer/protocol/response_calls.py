@@ -4,7 +4,7 @@ OpenAI's models have tools of their own, and agents send back what those said. A
 the item says of it are its arguments. Pictures cannot be read, nor what is encrypted: such items are refused.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from jaxinfer.protocol.messages import read_custom
@@ -48,7 +48,8 @@ def _own(name: str, field: str) -> Callable[[Item, str], Called]:
         value = item.get(field)
         if field not in item:
             raise invalid(f"{path}.{field}", f"what {item['type']} is to do", value)
-        return _text(item, "call_id", path), name, value if isinstance(value, dict) else {field: value}
+        given = {} if value is None else {field: value}
+        return _text(item, "call_id", path), name, value if isinstance(value, dict) else given
 
     return read
 
@@ -171,17 +172,30 @@ RESULTS: dict[str, Callable[[Item, str], Any]] = {
 }
 
 
-def result_id(item: Item, path: str) -> str:
-    """Of the call that it answers; that of a local shell stands where others have their own."""
+def result_id(item: Item, path: str, open_calls: Iterable[Item]) -> str:
+    """Of the call that it answers; that of a local shell stands where others have their own. OpenAI's types leave it
+    out of a function's: then it answers the only call that has no result yet. open_calls: chat's, without one.
+    """
     name = "approval_request_id" if item["type"] == "mcp_approval_response" else "call_id"
     if item.get(name) is None and item["type"] == "tool_search_output":
         return _TOOL_SEARCH
     if item.get(name) is None and item["type"] == "local_shell_call_output":
         name = "id"
     call_id = item.get(name)
+    if call_id is None and item["type"] == "function_call_output":
+        return _only_open(item, path, open_calls)
     if not isinstance(call_id, str):
         raise invalid(f"{path}.{name}", "the id of the call that it answers", call_id)
     return call_id
+
+
+def _only_open(item: Item, path: str, open_calls: Iterable[Item]) -> str:
+    tool = item.get("name")
+    found = [call["id"] for call in open_calls if tool in (None, call["function"]["name"])]
+    if len(found) != 1:
+        law = f"the id of the call that it answers, where {len(found)} that it may answer have no result yet"
+        raise invalid(f"{path}.call_id", law, None)
+    return str(found[0])
 
 
 _FIELDS = frozenset({"type", "id", "status", "call_id", "caller", "name", "namespace"})

@@ -22,9 +22,12 @@ DIALECT = Dialect(
 )
 
 
-def read_input(raw: Any, before: Messages, item_of: Callable[[str], Item | None]) -> tuple[Messages, tuple[str, ...]]:
+def read_input(
+    raw: Any, before: Messages, item_of: Callable[[str], Item | None], is_before: Callable[[str], bool]
+) -> tuple[Messages, tuple[str, ...]]:
     """The messages, and the names of fields that nobody reads; a text is the user's. before: the conversation that they
-    go on with.    item_of: an item of an earlier response, by its id. Raises InvalidRequest.
+    go on with.    item_of: an item of an earlier response, by its id.    is_before: whether the item of that id is of
+    that conversation, so that a reference to it brings nothing more. Raises InvalidRequest.
     """
     if isinstance(raw, str):
         return [{"role": "user", "content": raw}], ()
@@ -32,10 +35,13 @@ def read_input(raw: Any, before: Messages, item_of: Callable[[str], Item | None]
         raise invalid("input", "a text or a list of items", raw)
     if not 1 <= len(raw) <= MAX_MESSAGES:
         raise invalid("input", f"a list of 1 to {MAX_MESSAGES} items", Verbatim(str(len(raw))))
-    reader, places = _Reader(), dict[str, str]()
+    reader, places = _Reader(before), dict[str, str]()
     for position, item in enumerate(raw):
         path = f"input[{position}]"
-        reader.add(_referenced(item, path, places, item_of) if _kind_of(item) == _REFERENCE else item, path)
+        is_reference = _kind_of(item) == _REFERENCE
+        read = _referenced(item, path, places, item_of) if is_reference else item
+        if not (is_reference and is_before(item["id"])):
+            reader.add(read, path)
     reader.end()
     if len(before) + len(reader.messages) > MAX_MESSAGES:
         law = f"a list of at most {MAX_MESSAGES} messages, with those that it goes on from"
@@ -48,9 +54,12 @@ class _Reader:
     behind them, may join it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before: Messages) -> None:
         self.messages: Messages = []
         self.unknown: list[str] = []
+        self._open: dict[str, dict[str, Any]] = {}  # calls that have no result yet, by id
+        for message in before:
+            self._follow(message)
         self._thoughts = ""  # of the assistant's message that comes next
         self._answer: dict[str, Any] | None = None
 
@@ -106,22 +115,29 @@ class _Reader:
         self.unknown += [f"{path}.{name}" for name in item if name not in CALL_FIELDS]
         if self._answer is None:
             self._put({"role": "assistant", "content": ""}, is_answer=True)
-        self._join_thoughts().setdefault("tool_calls", []).append(called(call_id, name, arguments))
+        call = called(call_id, name, arguments)
+        self._join_thoughts().setdefault("tool_calls", []).append(call)
+        self._open[call_id] = call
         if item["type"] in OWN_RESULTS:
             self._put(_result(call_id, OWN_RESULTS[item["type"]](item, path)), is_answer=False)
 
     def _add_result(self, item: dict[str, Any], path: str) -> None:
-        call_id = result_id(item, path)
+        call_id = result_id(item, path, self._open.values())
         self.unknown += [f"{path}.{name}" for name in item if name not in RESULT_FIELDS]
         output = RESULTS[item["type"]](item, path)
         if not isinstance(output, str):
             output = read_content(output, f"{path}.output", DIALECT)
         self._put(_result(call_id, output), is_answer=False)
 
+    def _follow(self, message: dict[str, Any]) -> None:
+        self._open |= {call["id"]: call for call in message.get("tool_calls", ())}
+        self._open.pop(message.get("tool_call_id", ""), None)
+
     def _put(self, message: dict[str, Any], *, is_answer: bool) -> None:
         if not is_answer:
             self.end()
         self.messages.append(message)
+        self._follow(message)
         self._answer = message if is_answer else None
 
 

@@ -37,7 +37,14 @@ async def create_response(request: Request) -> Response | EventStream:
         if wanted.wire.store:
             history = [*wanted.conversation, said.message()]
             item_ids = tuple(item["id"] for item in response["output"])
-            store.put(tenant, response_id, encode_json(response), encode_json(history), item_ids)
+            store.put(
+                tenant,
+                response_id,
+                encode_json(response),
+                encode_json(history),
+                item_ids,
+                response["previous_response_id"],
+            )
 
     model = served_model(llm.info, wanted.wire.model)
     form = ResponseForm(response_id, int(time.time()), model, wanted.settings(llm.info.defaults), keep)
@@ -72,7 +79,11 @@ def _wanted(request: Request, body: dict[str, Any], shared: list[Messages]) -> R
             read.update(store.items(tenant, item_id))
         return read.get(item_id)
 
-    return read_response_request(body, history_of, item_of, max_logprobs=request.app.state.llm.info.max_logprobs)
+    def is_before(previous_id: str, item_id: str) -> bool:
+        return item_id in store.items_up_to(tenant, previous_id)
+
+    most = request.app.state.llm.info.max_logprobs
+    return read_response_request(body, history_of, item_of, is_before, max_logprobs=most)
 
 
 def _history(request: Request, previous_id: str) -> Messages:

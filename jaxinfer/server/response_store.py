@@ -19,13 +19,14 @@ ITEM_BYTES = 384  # and for each item by whose id it is found
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stored:
     """body: the response object.    history: the conversation up to its end, as JSON.    stored_s: when.
-    item_ids: of its output.
+    item_ids: of its output.    previous_id: of the response that it goes on from.
     """
 
     body: bytes
     history: bytes
     stored_s: float
     item_ids: tuple[str, ...] = ()
+    previous_id: str | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -62,9 +63,17 @@ class ResponseStore:
         self._holders: dict[tuple[str, str], str] = {}  # a tenant's item to the response that holds it
         self._read: WeakValueDictionary[tuple[str, str], _History] = WeakValueDictionary()
 
-    def put(self, tenant: str, response_id: str, body: bytes, history: bytes, item_ids: tuple[str, ...] = ()) -> None:
+    def put(
+        self,
+        tenant: str,
+        response_id: str,
+        body: bytes,
+        history: bytes,
+        item_ids: tuple[str, ...] = (),
+        previous_id: str | None = None,
+    ) -> None:
         """Keep a response, as long as there is room."""
-        stored = Stored(body, history, self._now_s(), item_ids)
+        stored = Stored(body, history, self._now_s(), item_ids, previous_id)
         self._held.setdefault(tenant, {})[response_id] = stored
         self._holders |= dict.fromkeys(((tenant, item_id) for item_id in item_ids), response_id)
         self._num_bytes[tenant] += stored.num_bytes
@@ -94,6 +103,15 @@ class ResponseStore:
         stored = self.get(tenant, self._holders.get((tenant, item_id), ""))
         output = [] if stored is None else msgspec.json.decode(stored.body, type=_Output).output
         return {item["id"]: item for item in output}
+
+    def items_up_to(self, tenant: str, response_id: str) -> set[str]:
+        """The ids of what a response said and those before it that are still held."""
+        held, found = self._held.get(tenant, {}), set[str]()
+        next_id: str | None = response_id
+        while next_id and (stored := held.get(next_id)):
+            found.update(stored.item_ids)
+            next_id = stored.previous_id
+        return found
 
     def forget(self, tenant: str, response_id: str) -> bool:
         """Whether there was such a response; there no longer is."""

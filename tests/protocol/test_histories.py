@@ -387,7 +387,12 @@ def test_every_item_of_openai_s_types_is_read_by_responses_or_refused_by_type_an
                 of_responses([*CALLED, item])
             continue
         if item.get("type") == "function_call_output" and item.get("call_id") is None:
-            item["call_id"] = "x"  # which call it answers nobody could say
+            with pytest.raises(InvalidRequest, match=rf"^input\[{len(CALLED)}\].call_id must be the id"):
+                of_responses([*CALLED, item | {"output": "x"}])
+            call = {"type": "function_call", "call_id": "c", "name": item.get("name") or "f", "arguments": "{}"}
+            wrong = unreadable(item, "")
+            check(lambda call=call, item=item: of_responses([call, item]), wrong, "input[1]", item)
+            continue
         wrong = unreadable(item, "")
         if item.get("type") == "code_interpreter_call":
             wrong = {"image"} & {kind for kind, _ in kinds_in(item)}

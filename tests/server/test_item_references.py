@@ -53,11 +53,7 @@ def test_a_reference_is_the_item_that_it_names(answers, data):
         for item in output:
             form = data.draw(st.sampled_from([{"type": "item_reference"}, {"type": None}, {}, item]))
             referring.append(form | {"id": item["id"]})
-        results = [
-            {"type": "function_call_output", "call_id": item["call_id"], "output": "x"}
-            for item in output
-            if item["type"] == "function_call"
-        ]
+        results = results_of(output)
         whole += [*output, *results, *USER]
         referring += [*results, *USER]
     for path, items in ((RESPONSES, whole), (RESPONSES, referring), (COUNT, referring)):
@@ -108,6 +104,34 @@ def test_an_item_is_named_once():
     reference = {"type": "item_reference", "id": respond(app, "hi")["output"][0]["id"]}
     error = refused(app, [*USER, reference, *USER, {"id": reference["id"]}])
     assert error["param"] == "input[3].id" and "input[1]" in error["message"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(PART, max_size=3), min_size=1, max_size=4), st.data())
+def test_a_reference_to_what_the_conversation_has_already_adds_nothing(answers, data):
+    """Of any response that the request goes on from, near or far."""
+    answering = iter([*(script(parts, number) for number, parts in enumerate(answers)), script([], 8), script([], 9)])
+    llm = FakeLLM(lambda *_: next(answering))
+    app = create_app(llm)
+    fields: dict[str, Any] = {}
+    items: list[Any] = []
+    last: list[Any] = []
+    for _ in answers:
+        response = respond(app, [*results_of(last), *USER], **fields)
+        fields, last = {"previous_response_id": response["id"]}, response["output"]
+        items += last
+    references = [
+        {"type": "item_reference", "id": item["id"]} for item in items if data.draw(st.booleans(), "is it named")
+    ]
+    for given_items in ([*references, *results_of(last), *USER], [*results_of(last), *USER]):
+        respond(app, given_items, **fields)
+    referred, plain = (asked["messages"] for asked in llm.rendered[-2:])
+    assert referred == plain
+
+
+def results_of(output: list[Any]) -> list[Any]:
+    calls = [item["call_id"] for item in output if item["type"] == "function_call"]
+    return [{"type": "function_call_output", "call_id": call_id, "output": "x"} for call_id in calls]
 
 
 @given(

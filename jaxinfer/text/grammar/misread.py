@@ -9,6 +9,7 @@ Rust's signs for sets of classes stand for themselves.
 import re
 from typing import Any
 
+from jaxinfer.text.grammar.ecma import lone_half
 from jaxinfer.text.grammar.parts import below_of, parts
 from jaxinfer.text.grammar.quoting import misquoted
 
@@ -28,6 +29,8 @@ _OWN = {  # signs of Rust's in a schema's pattern, whose ECMA has each as the si
 def misread(pattern: str, *, is_of_schema: bool = False) -> str:
     """Why an expression would be read as another; "" where it is read as it is."""
     depth, before, verbose = 0, "", False  # before: what of a class stands before a sign: a character, a range's begin
+    if is_of_schema and (half := lone_half(pattern)):
+        return f"{half} is half a character, which no text holds by itself; write both halves, or leave it out"
     outside = []  # of classes: signs, escaped ones as x
     for sign in _SIGN.findall(pattern):
         if sign == "\\":

@@ -27,6 +27,7 @@ _LISTS_OF_CALLS: dict[Format, tuple[str, str, str]] = {
     "functionary_v3_2": ("", RECIPIENT, ""),
     "firefunction_v2": (f" {FUNCTOOLS}", ", ", "]"),
 }  # forms that write several calls at once: what stands before, between and behind these
+_OTHER_KEYS: dict[Format, tuple[str, str]] = {"llama3_json": ('"parameters": ', '"arguments": ')}  # a call's, or this
 BY_NAME = ("qwen3_coder", "pythonic")  # forms that write each argument by itself
 _OF_TEXTS = frozenset({"pattern", "format", "minLength", "maxLength", "not", "if", "$dynamicRef"})
 _LISTS = frozenset({"const", "enum"})
@@ -109,7 +110,11 @@ class _Rules:
         self._strict = strict
         head, tail = (text.replace("NAME", name) for text in AROUND[form])
         inner = self.arguments(form, name, schema) if form in BY_NAME else self.value(_object(schema))
-        return self.add("tool", f"{self.spelt(head)} {inner} {self.spelt(tail) if tail else ''}".rstrip())
+        before = self.spelt(head)
+        if form in _OTHER_KEYS:
+            key, other = _OTHER_KEYS[form]
+            before = f"{quoted(head.removesuffix(key))} ({quoted(key)} | {quoted(other)})"
+        return self.add("tool", f"{before} {inner} {self.spelt(tail) if tail else ''}".rstrip())
 
     def arguments(self, form: Format, tool: str, schema: dict[str, Any]) -> str:
         """Each by itself, where the form can hold what the schema says; else any."""

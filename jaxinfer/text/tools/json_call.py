@@ -8,13 +8,16 @@ and its arguments goes on behind its bracket: {"name": ...}, "arguments": {...}}
 
 import json
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
+from typing import Any
 
+from jaxinfer.text.tools.arguments import arguments_of
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.json_scanner import SPACE, JsonScanner, mended
 from jaxinfer.text.tools.marks import FENCE, MAX_LEAD, may_become
 from jaxinfer.text.tools.strict_json import dumped, loaded
 
+Schemas = Mapping[str, dict[str, Any]]  # of the parameters of tools, by their names
 HEAD_CHARS = 1024  # in which the name and the arguments' key must stand for these to be streamed
 _HEAD = re.compile(
     rf'{SPACE}\{{{SPACE}"name"{SPACE}:{SPACE}"([^"\\\x00-\x1f]*)"{SPACE},{SPACE}"(?:arguments|parameters)"{SPACE}:'
@@ -22,20 +25,20 @@ _HEAD = re.compile(
 )
 _MAX_BETWEEN = 64  # signs behind a bracket that came too early
 _JSON_SPACE = " \t\n\r"
-_BETWEEN = re.compile(rf"[{_JSON_SPACE},]*")
+_BETWEEN = re.compile(rf"[{_JSON_SPACE},;]*")
 
 
 class JsonCall:
-    """One call, a layout.Body. names: the tools offered.    tags: where one stands, or a fence, its last brackets may
-    lack.    head: a name in a group, up to the arguments.    depth: of brackets around the arguments.
+    """One call, a layout.Body. schemas: of the tools offered.    tags: where one stands, or a fence, its last brackets
+    may lack.    head: a name in a group, up to the arguments.    depth: of brackets around the arguments.
     """
 
     def __init__(
-        self, names: Container[str], tags: tuple[str, ...] = (), head: re.Pattern[str] = _HEAD, depth: int = 1
+        self, schemas: Schemas, tags: tuple[str, ...] = (), head: re.Pattern[str] = _HEAD, depth: int = 1
     ) -> None:
         self.is_open, self.failed = True, False
         self.has_name = self.has_end = False
-        self._names = names
+        self._names = schemas
         self._ends, self._pattern, self._depth = (*tags, FENCE), head, depth
         self._held = ""  # what may be a tag
         self._raw: list[str] = []
@@ -45,6 +48,9 @@ class JsonCall:
         self._scanner = JsonScanner()
         self._is_reopened = False  # behind a bracket that came too early
         self._lacking: tuple[str, ...] = ()  # keys of which one may come behind the object
+        self._second = JsonScanner()  # of an object behind it, which may have these
+        self._second_raw: list[str] = []
+        self._second_read: list[str] = []
 
     @property
     def raw(self) -> str:
@@ -56,6 +62,8 @@ class JsonCall:
         text, self._held = self._held + text, ""
         if self._stage == "head":
             text = self._feed_head(text, events)
+        if self._stage == "second":
+            text = self._feed_second(text, events)
         if self._stage == "behind":
             text = self._feed_behind(text, events)
         if self._stage == "whole":
@@ -77,7 +85,9 @@ class JsonCall:
         if self._stage == "tail":
             return [], ""
         events: list[Event] = []
-        if self._stage == "behind" or self._lacks_end:
+        if self._stage == "second":
+            self._held = self._end_second("", events)
+        elif self._stage == "behind" or self._lacks_end:
             self._end_whole("}" if self._lacks_end else "", events)
         else:
             self._fail()
@@ -122,6 +132,8 @@ class JsonCall:
         """Behind an object that lacks its name or its arguments: where these come, it has ended too early."""
         start = _BETWEEN.match(text, 0, _MAX_BETWEEN).end()  # type: ignore[union-attr]  # it matches the empty string
         rest = text[start : start + 2 * _MAX_BETWEEN]
+        if rest.startswith("{"):
+            return self._begin_second(text, start, events)
         key = next(filter(rest.startswith, self._lacking), "")
         colon = rest[len(key) :].lstrip(_JSON_SPACE)
         if key and colon.startswith(":"):
@@ -131,6 +143,43 @@ class JsonCall:
         if start == _MAX_BETWEEN or len(rest) == 2 * _MAX_BETWEEN or not may_come:
             self._end_whole("", events)
         return text
+
+    def _begin_second(self, text: str, start: int, events: list[Event]) -> str:
+        """Behind an object that lacks its name or its arguments, where another begins: it may have these, or be a call
+        of its own.
+        """
+        inner = text[start + 1 : start + _MAX_BETWEEN].lstrip(_JSON_SPACE)
+        if may_become(inner, ('"name"',)) and len(text) - start < _MAX_BETWEEN:
+            return text
+        if inner.startswith('"name"') and '"name"' not in self._lacking:
+            self._end_whole("", events)
+            return text
+        self._stage = "second"
+        self._second_raw.append(text[:start])
+        return self._feed_second(text[start:], events)
+
+    def _feed_second(self, text: str, events: list[Event]) -> str:
+        at = self._second.feed(text, 0, 0)
+        self._second_raw.append(text[:at])
+        self._second_read.append(self._second.written())
+        is_over = self._second.bad or self._second.has_ended
+        return self._end_second(text[at:], events) if is_over else ""
+
+    def _end_second(self, left: str, events: list[Event]) -> str:
+        """Take the second object for a part of this call; where it is none, it is left."""
+        raw, read = "".join(self._second_raw), "".join(self._second_read)
+        may_lack = bool(left) or read.rstrip().endswith(
+            "}"
+        )  # its last brackets; at the answer's end, that behind its arguments
+        missing = "}" if self._second.lacks_key else self._second.missing or ""
+        joined = _joined("".join(self._read), read + (missing if may_lack else ""), self._names)
+        if joined is None:
+            left = raw + left
+        else:
+            self._raw.append(raw)
+            self._read = [joined]
+        self._end_whole("", events)
+        return left
 
     def _reopen(self, between: str) -> None:
         """Go on as if the object had not ended before this."""
@@ -198,8 +247,8 @@ class NamedCall(JsonCall):
     text between them, which is left for others.
     """
 
-    def __init__(self, names: Container[str], tags: tuple[str, ...], head: re.Pattern[str]) -> None:
-        super().__init__(names, tags, head, depth=0)
+    def __init__(self, schemas: Schemas, tags: tuple[str, ...], head: re.Pattern[str]) -> None:
+        super().__init__(schemas, tags, head, depth=0)
         self._between = ""
 
     def feed(self, text: str) -> tuple[list[Event], str]:
@@ -238,8 +287,8 @@ class NamedCall(JsonCall):
 class InnerCall(JsonCall):
     """An object where the form has its calls another way. tool: of the last call, whose arguments it may be again."""
 
-    def __init__(self, names: Container[str], tags: tuple[str, ...], tool: str = "") -> None:
-        super().__init__(names, tags)
+    def __init__(self, schemas: Schemas, tags: tuple[str, ...], tool: str = "") -> None:
+        super().__init__(schemas, tags)
         self._tool, self._stage = tool, "whole"  # it may well be none
 
     def _call_of(self, text: str) -> tuple[str, str] | None:
@@ -265,6 +314,19 @@ def _lacking(text: str) -> tuple[str, ...]:
     if ("name" in keys) == has_arguments:
         return ()
     return ('"name"',) if has_arguments else ('"arguments"', '"parameters"')
+
+
+def _joined(first: str, second: str, schemas: Schemas) -> str | None:
+    """The call that two objects are, of which one has what the other lacks; the second may be the arguments alone."""
+    try:
+        one, other = loaded(first), loaded(second)
+        lacking = _lacking(second)
+        if lacking and lacking != _lacking(first):
+            return dumped(one | other)
+        known, _ = arguments_of(schemas[one["name"]])
+        return dumped(one | {"arguments": other}) if other and not lacking and other.keys() <= known.keys() else None
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None  # of no tool that is offered
 
 
 def call_of(text: str, names: Container[str]) -> tuple[str, str] | None:

@@ -244,6 +244,11 @@ class CallParser:
         if tag == self._layout.start:
             return self._begin(text, at, events, is_last=is_last)
         is_mark = not self._parts_text(tag)
+        if not is_mark and self._has_calls and is_closing(tag):  # behind a call and text
+            past = _BLANK.match(text, at + len(tag)).end()  # type: ignore[union-attr]  # it matches the empty string
+            if past == len(text) and not is_last:
+                return None
+            is_mark = past == len(text) or text[past] in "\r\n"
         self._push(tag, "mark" if is_mark else "soft", events)
         if is_mark and tag in self._layout.tags:
             self._near, self._is_open = "mark", not is_closing(tag)

@@ -3,8 +3,10 @@
 Values stand there as plain text; the tool's schema says what they are. Each parameter is passed on when it is whole. A
 text ends at the first closing tag; one that stands within a string of JSON is part of it, unless a line begins with it.
 Where a model leaves that tag out, a text ends before a line that begins another of the tool's parameters or another
-call, and before the tags that end the call where the answer ends or another call begins. A call goes on behind tags
-that end it, or open another, where a parameter follows them; behind all of its ends, only where that is one it lacks.
+call, and before the tags that end the call where the answer ends or another call begins. Where one of those tags
+stands before that tag, a text ends before it, unless it stands behind that tag too: then it is of the text. A call goes
+on behind tags that end it, or open another, where a parameter follows them; behind all of its ends, only where that is
+one it lacks.
 
 An object of JSON in the place of parameters is the arguments. A call that gives one parameter two values is none, and
 so is one of a tool that is not offered; both are read to their end. Where the answer ends before </function>, a call is
@@ -37,6 +39,7 @@ _ENDS = (CLOSING, OPENING, FUNCTION)  # with which a call ends that lacks its ow
 _EARLY_ENDS = (END_FUNCTION, CLOSING, OPENING)  # with which it does not end before a parameter
 _EARLY_TAGS = (*_EARLY_ENDS, END_PARAMETER)
 _EARLY = re.compile(rf"(?:\s*(?:{'|'.join(_EARLY_TAGS)}))+\s*")
+_CLOSERS = re.compile(rf"(?:\s*(?:{END_FUNCTION}|{CLOSING}|{END_PARAMETER}))*\s*")
 _QUOTE = re.compile(r'\\.?|"', re.DOTALL)
 
 
@@ -68,7 +71,7 @@ class XmlCall:
 
     def __init__(self, names: Container[str], parameters_of: Callable[[str], Parameters]) -> None:
         self.is_open, self.failed = True, False
-        self.has_name = self.has_end = False
+        self.has_name = self.has_end = self._is_last = False  # the last: no more text comes
         self._is_call = True  # as far as is known
         self._names, self._parameters_of = names, parameters_of
         self._raw: list[str] = []
@@ -98,7 +101,10 @@ class XmlCall:
         return events, text
 
     def finish(self) -> tuple[list[Event], str]:
-        events: list[Event] = []
+        self._is_last = True
+        events, left = self.feed("")  # what was held back because of what might come
+        if not self.is_open:
+            return events, left
         if self._stage == "value" and (self._holds_call() or self._held.startswith((END_FUNCTION, CLOSING))):
             left = self._end_open_value(self._held, events)
             return events, self._end(left, events) if self.is_open else left
@@ -253,12 +259,24 @@ class XmlCall:
             if self._next_call is not None:
                 return begins_line
             return self._begins_parameter(after) if begins_line else False
+        if (closers := self._closers_behind(after)) is None:
+            return None
+        if END_PARAMETER in closers:
+            return _are_due(mark + closers)
         follows = after.lstrip()
         ends = (OPENING, FUNCTION, CLOSING) if mark == END_FUNCTION else (OPENING, FUNCTION)
         if follows.startswith(ends):
             return True
         is_open = len(after) < 2 * MAX_NAME_CHARS and any(each.startswith(follows) for each in ends)
         return None if is_open else False
+
+    def _closers_behind(self, after: str) -> str | None:
+        """Closing tags that this begins with; none where another parameter follows. None: not known yet."""
+        closers: str = _CLOSERS.match(after)[0]  # type: ignore[index]  # it matches the empty string
+        rest = after[len(closers) :]
+        if not self._is_last and len(after) < 2 * MAX_NAME_CHARS and may_become(rest, (*_EARLY_TAGS, PARAMETER)):
+            return None
+        return "" if rest.startswith(PARAMETER) and closers.strip() == END_PARAMETER else closers
 
     def _begins_call(self, mark: str, after: str) -> bool | None:
         """False: it is of the value, unless this lacks its end and then ends here."""
@@ -326,17 +344,27 @@ class XmlCall:
         return text
 
 
+def _are_due(closers: str) -> bool:
+    """Whether a value ends before these tags, and not at its own end among them: a tag is of the value where it stands
+    behind that end too.
+    """
+    before, _, behind = closers.partition(END_PARAMETER)
+    return any(tag in before and tag not in behind for tag in (END_FUNCTION, CLOSING))
+
+
 def is_read_back(tool: str, name: str, text: str, parameters: Parameters, tools: Container[str]) -> bool:
     """Whether a parameter's text, as it stands between its tags, is read as that text. tool, name: whose it is."""
     if _MARK.search(text) is None:
         return bool(typed_value(f"\n{text}\n", parameters.types(name)) == text)
     call = XmlCall(tools, lambda _: parameters)
-    events, left = call.feed(f"{FUNCTION}{tool}>\n{PARAMETER}{name}>\n{text}\n{END_PARAMETER}\n{END_FUNCTION}")
+    events, left = call.feed(
+        f"{FUNCTION}{tool}>\n{PARAMETER}{name}>\n{text}\n{END_PARAMETER}\n{END_FUNCTION}\n{CLOSING}"
+    )
     if call.is_open:
         more, left = call.finish()
         events += more
     read = "".join(event.text for event in events if isinstance(event, Arguments))
-    return not (call.failed or left) and bool(loaded(read) == {name: text})
+    return not call.failed and left.strip() == CLOSING and bool(loaded(read) == {name: text})
 
 
 def _is_open_name(head: str, found: re.Match[str] | None) -> bool:

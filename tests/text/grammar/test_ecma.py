@@ -17,7 +17,7 @@ from tests.support.grammars import takes
 
 LINE_ENDS = "\n\r\u2028\u2029"
 SPACES = "\t\v\f \xa0\u1680\u2003\u202f\u205f\u3000\ufeff" + LINE_ENDS
-CHARS = SPACES + '\x01\x1b\x1c\x1f\x7f\x80\x85\x9f\u180e\u200b\ufefe\uff00a-"\\1é\U0001f600'
+CHARS = SPACES + '\b\x01\x1b\x1c\x1f\x7f\x80\x85\x9f\u180e\u200b\ufefe\uff00a-"\\1é\U0001f600'
 WORDS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 HOLDS = {  # of each sign, by ECMA-262, section 22.2.2
     ".": lambda char: char not in LINE_ENDS,
@@ -30,12 +30,24 @@ HOLDS = {  # of each sign, by ECMA-262, section 22.2.2
     r"\x7f": lambda char: char == "\x7f",
     r"\-": lambda char: char == "-",
     r"\\": lambda char: char == "\\",
+    r"\cJ": lambda char: char == "\n",
+    r"\ca": lambda char: char == "\x01",
+    r"\ud83d\uDE00": lambda char: char == "\U0001f600",
+    "(?s:.)": lambda _: True,
+    r"(?-s:.)": lambda char: char not in LINE_ENDS,
 }
-MEMBERS = st.lists(st.sampled_from(sorted(HOLDS.keys() - {"."})), min_size=1, max_size=3)
+ALONE = {sign for sign in HOLDS if sign.endswith((".", ")"))}
+RANGES = {  # of a class
+    r"\b": lambda char: char == "\b",
+    r"\cI-\cM": lambda char: "\t" <= char <= "\r",
+    r"\ud83d\ude00-\ud83d\ude02": lambda char: char == "\U0001f600",
+}
+HOLDS_IN_CLASS = {sign: has for sign, has in HOLDS.items() if sign not in ALONE} | RANGES
+MEMBERS = st.lists(st.sampled_from(sorted(HOLDS_IN_CLASS)), min_size=1, max_size=3)
 
 
 def holds(is_not, signs, char):
-    return is_not != any(HOLDS[sign](char) for sign in signs)
+    return is_not != any(HOLDS_IN_CLASS[sign](char) for sign in signs)
 
 
 SIGNS = st.sampled_from(sorted(HOLDS)).map(lambda sign: (sign, HOLDS[sign])) | st.builds(
@@ -53,16 +65,26 @@ def text_of(value):
 
 
 @settings(max_examples=60, deadline=None)
-@given(SIGNS, st.sampled_from(["", "?", "{1,3}"]), st.booleans())
-def test_a_sign_takes_the_characters_that_ecma_gives_it(vocabulary, tokenizer, sign, times, strict):
+@given(SIGNS, st.sampled_from(["", "(?s:.)?", "((?s:q))?"]), st.sampled_from(["", "?", "{1,3}"]), st.booleans())
+def test_a_sign_takes_the_characters_that_ecma_gives_it(vocabulary, tokenizer, sign, before, times, strict):
+    """Whatever flags another group has."""
     written, has = sign
-    schema = {"type": "string", "pattern": f"^{written}{times}$"}
+    schema = {"type": "string", "pattern": f"^{before}({written}){times}$"}
     found = try_one(vocabulary, Constraint("json_schema", json.dumps(schema), strict, param="x"), {})
     if found.error:  # a class of nothing
         assert "Unsatisfiable" in found.error and not any(map(has, CHARS))
         return
     matcher = new_matcher(vocabulary, found.text)
-    assert [char for char in CHARS if takes(matcher, tokenizer, text_of(char))] == list(filter(has, CHARS))
+    may_come = "(?s:.)" in before and times == "?"
+    taken = [char for char in CHARS if takes(matcher, tokenizer, text_of(char))]
+    assert taken == [char for char in CHARS if may_come or has(char)]
+
+
+@pytest.mark.parametrize("pattern", [r"\ud83d", r"^a\ude00$", r"[\ud83d\ud83d\ude00]", r"\ude00\ud83d", r"\\\uDBFF"])
+def test_half_a_character_is_refused_with_its_place(vocabulary, pattern):
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
+    error = try_one(vocabulary, Constraint("json_schema", json.dumps(schema), strict=True, param="x"), {}).error
+    assert "is half a character" in error and "properties.a" in error.replace("/", ".")
 
 
 @pytest.mark.parametrize("pattern", [r"^.+$", r"^\S+@\S+\.\S+$", r"^[\w\-\s.]*$", r"^[^\s,]{2,9}$", r"^\s*[-\S]\s*$"])
@@ -72,7 +94,7 @@ def test_an_expression_stays_known_sign_by_sign(pattern):
     assert as_sent(f"why: {as_ecma(pattern)}") == f"why: {pattern}"
 
 
-@pytest.mark.parametrize("pattern", [r"^\.[.]\\s$", r"[\s\S]", r"(?s).", r"(?s:.)\s", r"[a-\s]", "[.]", r"[^\S\s]"])
+@pytest.mark.parametrize("pattern", [r"^\.[.]\\s$", r"[\s\S]", r"(?s).", r"(?s:.)", r"[a-\s]", "[.]", r"[^\S\s]"])
 def test_other_expressions_are_left_as_they_are(pattern):
     assert as_ecma(pattern) == pattern
 

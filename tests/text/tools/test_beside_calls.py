@@ -207,7 +207,7 @@ def test_a_call_on_lines_of_its_own_behind_text_is_a_call(form, around):
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_what_is_read_alone_is_read_behind_a_line_of_text(form, data):
-    text = Slips(data.draw).text(form, data.draw(MANY_CALLS))
+    text = Slips(data.draw, parted=False).text(form, data.draw(MANY_CALLS))
     calls = read(form, text, [])[1]
     answer = f"I look.\n{text}"
     for cuts in ([], list(range(len(answer)))):

@@ -24,15 +24,16 @@ CALLS: st.SearchStrategy[Calls] = st.lists(
     st.one_of(st.tuples(st.just("weather"), st.sampled_from(WEATHERS)), st.just(("now", {}))), min_size=1, max_size=3
 )
 WORDS = st.sampled_from(["", "I look.", "It is 1 < 2, so:\n\n", "Done\n"])
+STRAY = st.sampled_from(["", "</tool_response>", "\n</tool_response>", "</tools>\n", "</function_call>"])
 TWICE = st.integers(0, 2)  # a closer left out, as it should be, or doubled
 AT_LEAST_ONCE = st.integers(1, 2)
 
 
 class Slips:
-    """Writes calls with slips that `draw` chooses."""
+    """Writes calls with slips that `draw` chooses. parted: the name and the arguments alone may be two objects."""
 
-    def __init__(self, draw: st.DrawFn) -> None:
-        self.draw = draw
+    def __init__(self, draw: st.DrawFn, *, parted: bool = True) -> None:
+        self.draw, self.parted = draw, parted
 
     def text(self, form: Format, calls: Calls) -> str:
         """The answer; where the form has no opening tag, nothing may come before it."""
@@ -67,8 +68,13 @@ class Slips:
         return between.join(each + self.some("}", TWICE) for each in written)
 
     def object(self, name: str, arguments: str) -> str:
-        """Without its last bracket, which may stand between the two."""
-        return "{" + self.draw(st.sampled_from([", ", ", ", ",}", "},", "}\n", "}"])).join([name, arguments])
+        """Without its last bracket, which may stand between the two; each may be an object, or the arguments alone."""
+        parted = ["alone"] if self.parted else []
+        between = self.draw(st.sampled_from([", ", ", ", ",}", "},", "}\n", "}", "}\n{", "}, {", *parted]))
+        if between == "alone":
+            key, _, alone = arguments.partition(": ")
+            return f"{{{name}}}\n{alone}" if len(alone) > 2 else f"{{{name}, {key}: {alone}"
+        return "{" + between.join([name, arguments])
 
     def fenced(self, text: str) -> str:
         fence = self.draw(st.sampled_from(["", "```", "```json"]))
@@ -90,9 +96,12 @@ class Slips:
         lacks = self.draw(st.sampled_from(["nothing", "parameter", "function", "tag"]))
         parts = [self.some("<tool_call>\n", AT_LEAST_ONCE), f"<function={name}>\n"]
         early = ["", "</function>\n", "</tool_call>", "<tool_call>\n", "</function></tool_call>\n<tool_call>"]
+        swapped: list[str] = []  # the last parameter's end, behind one of the call's
         for key, value in arguments.items():
             parts.append(self.draw(st.sampled_from(early if lacks != "parameter" else [""])))
             closer = "" if lacks == "parameter" else self.some("</parameter>\n", AT_LEAST_ONCE)
+            if lacks != "parameter" and key == [*arguments][-1] and self.draw(st.booleans()):
+                closer, swapped = "", ["</parameter>\n"]
             parts.append(f"<parameter={key}>\n{value}\n{closer}")
         closers = [
             ""
@@ -102,7 +111,9 @@ class Slips:
             else self.some("</function>\n", AT_LEAST_ONCE),
             "" if lacks == "tag" else self.some("</tool_call>", AT_LEAST_ONCE),
         ]
-        return "".join([*parts, *(closers if lacks == "parameter" else self.draw(st.permutations(closers)))])
+        if swapped:
+            closers = [("</function>\n" if "</function>" in each else each and "</tool_call>") for each in closers]
+        return "".join([*parts, *(closers if lacks == "parameter" else self.draw(st.permutations(closers + swapped)))])
 
     def named(self, head: str, arguments: dict[str, Any], closer: str) -> str:
         text = json.dumps(arguments)
@@ -152,7 +163,8 @@ def test_slips_around_calls_lose_none_and_show_no_mark_up(form, data):
         form == "qwen3_coder" and "</parameter>" not in text
     )
     after = "" if is_left_open else draw(WORDS)
-    answer = before + text + ("\n" + after if after else "")
+    stray = "" if is_left_open else draw(STRAY)
+    answer = before + text + ("\n" + after if after else "") + stray
     content, found, has_calls = read(form, answer, [])
     assert (content.split(), found, has_calls) == (f"{before} {after}".split(), calls, True)
     cuts = draw(st.lists(st.integers(0, 10_000), max_size=8))
