@@ -188,8 +188,8 @@ def _added(left: tuple[jax.Array, ...], right: tuple[jax.Array, ...]) -> tuple[j
 
 
 def _ordered(x: jax.Array) -> jax.Array:
-    """u32 of x's shape whose order is that of the floats."""
-    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    """u32 of x's shape whose order is that of the floats. Both zeros are one."""
+    bits = jax.lax.bitcast_convert_type(jnp.where(x == 0, 0.0, x), jnp.uint32)
     return jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(0x80000000))
 
 

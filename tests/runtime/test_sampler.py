@@ -170,6 +170,11 @@ def test_small_bounds_are_found_among_few_as_among_all(width: int) -> None:
     np.testing.assert_array_equal(np.asarray(bounded), expected[few])
 
 
+def test_both_zeros_are_equal() -> None:
+    left = kept(jnp.asarray([[-1.0, -0.0, 0.0, -2.0]]), columns_of(dataclasses.replace(ON, top_k=1)), jnp.ones(1, bool))
+    assert left.tolist() == [[False, True, True, False]]
+
+
 def test_equal_logits_at_the_kth_place_are_all_kept() -> None:
     scaled = jnp.asarray([[0.0, -1.0, -1.0, -1.0, -2.0]])
     left = kept(scaled, columns_of(dataclasses.replace(ON, top_k=2)), jnp.ones(1, bool))
