@@ -10,7 +10,7 @@ import click
 
 from jaxinfer.cli.bench import QUIET_REPORT_OPTIONS, publish
 from jaxinfer.cli.checklist import Checklist
-from jaxinfer.cli.options import GroupedCommand, count_option
+from jaxinfer.cli.options import FiniteRange, GroupedCommand, count_option
 from jaxinfer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def key_of(variable: str | None) -> str:
 
 
 def _number(name: str, help: str, default: float | None = None) -> click.Option:  # noqa: A002 click's word
-    kind = click.FloatRange(0, min_open=default is None)
+    kind = FiniteRange(0, min_open=default is None)
     return click.Option([name], type=kind, default=default, metavar="X", help=help)
 
 

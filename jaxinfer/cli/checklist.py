@@ -172,7 +172,7 @@ QUIET_OPTION = click.Option(
     ["-q", "--quiet"], is_flag=True, callback=_one_volume, help="Show nothing but answers and errors."
 )
 VOLUME_OPTIONS: tuple[click.Option, ...] = (
-    click.Option(["-v", "--verbose"], is_flag=True, is_eager=True, help="Show every step of the start."),
+    click.Option(["-v", "--verbose"], is_flag=True, is_eager=True, help="Show each step of a start, all of a report."),
     QUIET_OPTION,
 )
 

@@ -1,6 +1,7 @@
 """The options that every verb with a model has, made from EngineConfig: vLLM's names, grouped as --help shows them."""
 
 import dataclasses
+import math
 import os
 import re
 import shlex
@@ -115,8 +116,18 @@ class GroupedOption(click.Option):
     in_short_help = False
 
 
+class FiniteRange(click.FloatRange):
+    """A range in which neither NaN, which click finds in every range, nor infinity lies."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
 COUNT: dict[str, Any] = {"type": click.IntRange(1), "metavar": "N"}
-SECONDS: dict[str, Any] = {"type": click.FloatRange(0.0, min_open=True), "metavar": "X"}
+SECONDS: dict[str, Any] = {"type": FiniteRange(0.0, min_open=True), "metavar": "X"}
 
 
 def server_option(

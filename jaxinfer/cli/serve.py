@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -13,12 +14,12 @@ import click
 
 from jaxinfer.cli import protection, storage, transport
 from jaxinfer.cli.checklist import Checklist, LogScreen
-from jaxinfer.cli.options import EngineCommand, server_option
+from jaxinfer.cli.options import EngineCommand, FiniteRange, server_option
 from jaxinfer.cli.protection import LOOPBACK, server_settings, tls
 from jaxinfer.cli.servers import presences
 from jaxinfer.cli.session import opening, start_until_serving
 from jaxinfer.cli.transport import transport_for
-from jaxinfer.config import Resolved
+from jaxinfer.config import Resolved, counted
 from jaxinfer.errors import ConfigError, PortInUse
 
 if TYPE_CHECKING:
@@ -28,11 +29,17 @@ if TYPE_CHECKING:
     from jaxinfer.server.settings import ServerSettings
     from jaxinfer.server.tracing import Tracer
 
+FEWEST_REPLICAS = 2  # that may be asked for, however few CPUs there are
+
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
-    if params["in_process"] and params["data_parallel_size"] > 1:
-        law = f"--data-parallel-size must be 1 with --in-process, got {params['data_parallel_size']}"
+    replicas, most = params["data_parallel_size"], max(os.cpu_count() or 1, FEWEST_REPLICAS)
+    if params["in_process"] and replicas > 1:
+        law = f"--data-parallel-size must be 1 with --in-process, got {replicas}"
         raise ConfigError(f"{law}: replicas are processes of their own; drop one of the two")
+    if replicas > most:
+        law = f"--data-parallel-size must be at most {most} on this machine of {counted(os.cpu_count() or 1, 'CPU')}"
+        raise ConfigError(f"{law}, got {replicas}: each replica is a process that needs one; lower it")
     with transport_for(resolved.config, params) as new_transport:
         return serve(resolved, params, new_transport)
 
@@ -222,14 +229,14 @@ OPTIONS: tuple[click.Option, ...] = (
         "--drain-timeout-s",
         "How long running answers may take after SIGTERM.  [30]",
         default=30.0,
-        type=click.FloatRange(0.0),
+        type=FiniteRange(0.0),
         metavar="X",
     ),
     server_option(
         "--stall-timeout-s",
         "Say 503 to health checks when the engine has work and takes no step for this long.  [10]",
         default=10.0,
-        type=click.FloatRange(0.1),
+        type=FiniteRange(0.1),
         metavar="X",
     ),
     server_option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.cli.options import check_start, server_option
+from jaxinfer.cli.options import FiniteRange, check_start, server_option
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import ConfigError
 
@@ -51,7 +51,5 @@ OPTIONS: tuple[click.Option, ...] = (
         is_flag=True,
     ),
     server_option("--dry-run", "Make answers up: no weights, no device, no JAX; the rest is real.", is_flag=True),
-    server_option(
-        "--dry-run-step-ms", "How long a step of a dry run takes.  [0]", type=click.FloatRange(0.0), metavar="X"
-    ),
+    server_option("--dry-run-step-ms", "How long a step of a dry run takes.  [0]", type=FiniteRange(0.0), metavar="X"),
 )

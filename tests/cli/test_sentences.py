@@ -95,7 +95,7 @@ def test_a_number_beyond_its_range_is_told_as_requirement_value_and_cure(cli, mo
     noun = "an integer" if isinstance(kind, click.IntRange) else "a number"
     law = f"must be {noun} {'above' if kind.min_open else 'of at least'} {kind.min:g}, got "
     arguments = [*path.split()[1:], *(["-o", "-"] if path == "jaxinfer batch" else [])]
-    for value in ("-1", "many"):
+    for value in ("-1", "many", *(() if isinstance(kind, click.IntRange) else ("nan", "inf"))):
         outcome = cli(*arguments, flag, value)
         assert (outcome.code, outcome.last_line.startswith(f"error: {flag} {law}")) == (2, True), outcome.err
         assert outcome.last_line.endswith("; leave it out for its default")

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import os
 import shlex
 import sys
 
@@ -137,6 +138,16 @@ def test_replicas_are_named_and_are_processes_of_their_own(cli, model, served):
         "error: --data-parallel-size must be 1 with --in-process, got 2: replicas are processes of their own; drop one "
         "of the two"
     )
+
+
+@pytest.mark.parametrize(("cpus", "asked", "fact"), [(1, 3, "2 on this machine of 1 CPU"), (16, 10**6, "16 on this")])
+def test_replicas_are_no_more_than_processors(cli, model, served, monkeypatch, cpus, asked, fact):
+    """A million of them were all started, and took the machine with them."""
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    outcome = cli("serve", "--data-parallel-size", str(asked))
+    assert (outcome.code, served) == (2, [])
+    assert outcome.last_line.startswith(f"error: --data-parallel-size must be at most {fact}")
+    assert outcome.last_line.endswith(f"got {asked}: each replica is a process that needs one; lower it")
 
 
 def test_the_time_of_a_step_belongs_to_a_dry_run(cli, model, served):

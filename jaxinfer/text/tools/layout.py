@@ -30,6 +30,7 @@ _BRACKETS = re.compile(rf"[)\]}}]{_RUN}")
 _SEPARATORS = re.compile(rf"[)\]}},;]{_RUN}")
 _PARTING = re.compile(r"[,;]")
 _BLANK = re.compile(r"[ \t]{0,16}")
+_SHORT_SPACE = re.compile(r"\s{0,64}")
 _OPENER = re.compile(r"""[(\[{"'`]""")  # which may stand before a call; not within a word
 _END_QUOTES = re.compile(r"""[)\]},;]*["'`][)\]},;"'`]*(?=\s|\Z)""")  # of a call directly before
 _SENTENCE = re.compile(rf"[.:!?…*|-]{_RUN}")  # a mark only before another mark or a call
@@ -244,11 +245,10 @@ class CallParser:
         if tag == self._layout.start:
             return self._begin(text, at, events, is_last=is_last)
         is_mark = not self._parts_text(tag)
-        if not is_mark and self._has_calls and is_closing(tag):  # behind a call and text
-            past = _BLANK.match(text, at + len(tag)).end()  # type: ignore[union-attr]  # it matches the empty string
-            if past == len(text) and not is_last:
+        if not is_mark and self._has_calls and is_closing(tag) and _SHORT_SPACE.fullmatch(text, at + len(tag)):
+            if not is_last:
                 return None
-            is_mark = past == len(text) or text[past] in "\r\n"
+            is_mark = True  # the last of an answer, behind a call and text
         self._push(tag, "mark" if is_mark else "soft", events)
         if is_mark and tag in self._layout.tags:
             self._near, self._is_open = "mark", not is_closing(tag)

@@ -304,6 +304,12 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
         "Then <tools> is a tag <func",
         ["now"],
     ),
+    "a tag at the end of a line behind a call": (
+        "hermes",
+        f"<tool_call>{NOW}</tool_call>\nIn XML you end with </function>\nand so on.",
+        "In XML you end with </function>\nand so on.",
+        ["now"],
+    ),
     **{
         f"DeepSeek's opener {where}": (
             "deepseek_v3",
