@@ -40,7 +40,7 @@ def step_of(llm: LLM, log: StepLog, prompts: Prompts, rows: int, ways: list[Samp
     index = len(log.steps)
     each = list(itertools.islice(itertools.cycle(ways), rows))
     llm.generate([{"prompt_token_ids": ids} for ids in prompts.many(rows, PROMPT)], each)
-    steps = log.since(index).of_rows(rows)
+    steps = log.since(index, rows)
     assert steps.host_s is not None, "every batch has decode steps of all its rows"
     return statistics.median(steps.wall_s) * 1e3, statistics.fmean(steps.wall_s) * 1e3, steps.host_s * 1e3
 

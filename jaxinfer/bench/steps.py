@@ -84,23 +84,19 @@ class StepLog:
         self.now.close(time.perf_counter())
         self.num_decode += self.now.is_decode
 
-    def since(self, index: int) -> "Breakdown":
-        return Breakdown(self.steps[index:])
+    def since(self, index: int, rows: int | None = None) -> "Breakdown":
+        """Of the steps from this one on, or of those alone that have so many rows."""
+        return Breakdown(self.steps[index:], rows)
 
 
 class Breakdown:
     """Decode steps by phase. One that no other call of step followed is left out: how long it took is not known."""
 
     def __init__(self, steps: Sequence[StepTime], rows: int | None = None) -> None:
-        self._steps = steps
         pairs = [(step, after) for step, after in zip(steps, steps[1:], strict=False) if step.is_decode]
         pairs = [(step, after) for step, after in pairs if rows in (None, step.rows)]
         self.phases = [step.phases(after.began) for step, after in pairs]
         self.wall_s = [after.began - step.began for step, after in pairs]
-
-    def of_rows(self, rows: int) -> "Breakdown":
-        """Of those steps alone that have so many rows."""
-        return Breakdown(self._steps, rows)
 
     def mean_s(self) -> dict[str, float]:
         """Of each phase."""

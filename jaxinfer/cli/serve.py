@@ -33,12 +33,12 @@ FEWEST_REPLICAS = 2  # that may be asked for, however few CPUs there are
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
-    replicas, most = params["data_parallel_size"], max(os.cpu_count() or 1, FEWEST_REPLICAS)
+    replicas, cpus = params["data_parallel_size"], os.cpu_count() or 1
     if params["in_process"] and replicas > 1:
         law = f"--data-parallel-size must be 1 with --in-process, got {replicas}"
         raise ConfigError(f"{law}: replicas are processes of their own; drop one of the two")
-    if replicas > most:
-        law = f"--data-parallel-size must be at most {most} on this machine of {counted(os.cpu_count() or 1, 'CPU')}"
+    if replicas > (most := max(cpus, FEWEST_REPLICAS)):
+        law = f"--data-parallel-size must be at most {most} on this machine of {counted(cpus, 'CPU')}"
         raise ConfigError(f"{law}, got {replicas}: each replica is a process that needs one; lower it")
     with transport_for(resolved.config, params) as new_transport:
         return serve(resolved, params, new_transport)

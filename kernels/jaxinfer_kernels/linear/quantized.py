@@ -132,6 +132,14 @@ class Quantized:
         return jnp.repeat(scales, self.block[1], axis=1)[:, :columns]
 
 
+def scales_fit(block: tuple[int, int], columns: int) -> bool:
+    """Whether kernels that take 64 rows and 128 columns of fp8 at once find a scale for each row, or one for all.
+
+    block: rows and columns that share a scale.    columns: of the matrix.
+    """
+    return block == (1, columns) or (block[1] == 128 and block[0] % 64 == 0)
+
+
 def told(w: "jax.Array | Quantized") -> str:
     """Its format and shape, for people."""
     return f"{w.format}[{w.shape[0]},{w.shape[1]}]" if isinstance(w, Quantized) else str(w.aval)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer_kernels import plgpu
-from jaxinfer_kernels.linear.quantized import Format, Quantized, told
+from jaxinfer_kernels.linear.quantized import Format, Quantized, scales_fit, told
 from jaxinfer_kernels.linear.xla import fit
 from jaxinfer_kernels.sm90 import H200, HopperGpu, round_up
 
@@ -86,7 +86,7 @@ def supported(
 
     shared: rows and columns that share a scale, if w is fp8.
     """
-    if shared is not None and shared != (1, in_features) and not (shared[1] == DEFAULT.block and shared[0] % ROWS == 0):
+    if shared is not None and not scales_fit(shared, in_features):
         return False
     return (
         dtype in (jnp.bfloat16, jnp.float16)
