@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.server.errors import body_for
 from jaxinfer.server.http_counts import SLOW
+from jaxinfer.server.linger import Lingering, LingeringTransport
 from jaxinfer.server.paths import plain
 
 logger = logging.getLogger("jaxinfer.server")
@@ -29,7 +30,7 @@ VERSIONS = ("1.0", "1.1")
 MAX_PIPELINED = 128  # such requests, or the connection is closed: one read of the socket holds thousands
 INTERIM_S = 0.0, 1.0, 5.0, 20.0  # from a half-close; Go before 1.24 takes five, and may have asked for one itself
 LOOK_S, SOON_S = 0.25, 0.02  # from one look at a half-closed connection to the next; from what was written to a look
-LINGER_S, LINGER_BYTES = 2.0, 8 * 2**20  # behind a refusal, read and dropped: a close before would reset the connection
+SPARE_BYTES = 256 * 2**10  # of a body behind an answer that did without it: read, so that the connection can be kept
 SLOW_READER_S = 60.0  # for a client to read what its connection holds of an answer, some 64 KiB
 
 
@@ -69,13 +70,14 @@ class _Parser(httptools.HttpRequestParser):
 class BoundedProtocol(HttpToolsProtocol):
     """One connection. The timer runs while a request is coming."""
 
+    transport: LingeringTransport
     patience_s = PATIENCE_S
     slow_reader_s = SLOW_READER_S
     interim_s = INTERIM_S
-    linger_s = LINGER_S
+    lingering = Lingering()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(LingeringTransport(transport, self.loop, self._is_more_coming, self.lingering))
         self.parser = _Parser(self)
         self._body_follows = False  # behind a head that offers another protocol
         self._is_resuming = False
@@ -83,6 +85,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0  # of names, values and the URL, as parsed
         self._unparsed_bytes = 0  # received since the parser last told of something
         self._recent_bytes = 0
+        self._body_bytes = self._spare_bytes = 0  # of the newest request; of those, what came behind its answer
         self._in_body = self._is_coming = False
         self._unanswered: deque[RequestResponseCycle] = deque()  # the first is being answered, the others wait
         self._timer: asyncio.TimerHandle | None = None
@@ -91,14 +94,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._ending: bytes | None = None  # the last to write, behind all answers that are due; nothing is read by then
         self._interim_at: deque[float] = deque()  # of the loop's clock: when it is probed whether the client is there
         self._look_again: asyncio.TimerHandle | None = None
-        self._linger: asyncio.TimerHandle | None = None  # the last is written, what still comes is dropped
-        self._lingers, self._dropped_bytes = False, 0
+        self._lingers = False  # behind the last
         # until the first byte, like between two requests; uvicorn itself would wait for ever
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        for timer in (self._unread, self._look_again, self._linger):
+        self.transport.lost()
+        for timer in (self._unread, self._look_again):
             if timer is not None:
                 timer.cancel()
         for cycle in self._unanswered:  # uvicorn tells the newest alone, which may still wait behind another
@@ -135,6 +138,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """The client sends nothing more, and may read on or be gone: what it has asked for is answered until it is seen
         to be gone. Returns whether the connection stays open.
         """
+        if self.transport.is_closing():
+            return False
         if self._is_coming:
             message = "the request must be whole before the client stops sending, this one is cut short; send all of it"
             self._refuse(HTTPStatus.BAD_REQUEST, message, "invalid_http")
@@ -150,6 +155,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._interim_at.extend(self.loop.time() + pause_s for pause_s in self.interim_s)
             self._look()
         return True
+
+    def _is_more_coming(self) -> bool:
+        """Whether the client still writes, as far as can be told."""
+        return (self._is_coming or bool(self.pipeline) or self.flow.read_paused) and not self._is_half_closed
 
     def _answering(self) -> RequestResponseCycle | None:
         """The first that is not answered."""
@@ -179,10 +188,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._end()
 
     def data_received(self, data: bytes) -> None:
-        if self._ending is not None:
-            self._dropped_bytes += len(data)
-            if self._linger is not None and self._dropped_bytes > LINGER_BYTES:
-                self.transport.close()
+        if self._is_coming and self._in_body and self.cycle.response_complete:  # nobody reads this body
+            if self._spare_bytes > SPARE_BYTES:
+                self.transport.linger()
+            self._spare_bytes += len(data)
+        if self._ending is not None or self.transport.is_closing():
+            self.transport.drop(len(data))
             return
         if self._timer is None:
             self._recent_bytes = 0
@@ -210,7 +221,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if self._is_resuming:
             return
-        self._head_bytes = self._unparsed_bytes = 0
+        self._head_bytes = self._unparsed_bytes = self._body_bytes = self._spare_bytes = 0
         self._in_body, self._is_coming = False, True
         self._start_timer()  # it has ended with the request before this one, in the same read
         super().on_message_begin()
@@ -259,7 +270,25 @@ class BoundedProtocol(HttpToolsProtocol):
         if cycle.scope["http_version"] != "1.1":
             cycle.waiting_for_100_continue = False
             app = _unchunked(cycle, app)
+        elif (num_bytes := _announced_bytes(cycle)) > SPARE_BYTES or cycle.waiting_for_100_continue:
+            app = self._last_if_unread(cycle, num_bytes, app)
         super()._start_asgi_task(cycle, app)
+
+    def _last_if_unread(self, cycle: RequestResponseCycle, num_bytes: int, app: ASGI3Application) -> ASGI3Application:
+        """The app for a request of which much may stay unread, or of which nothing comes unless its client is told to
+        go on: an answer that begins before says that it is its connection's last.
+        """
+
+        async def answer(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+            async def send_last(message: ASGISendEvent) -> None:
+                if cycle.more_body and not cycle.response_started:
+                    is_much = num_bytes - self._body_bytes > SPARE_BYTES
+                    cycle.keep_alive = cycle.keep_alive and not (is_much or cycle.waiting_for_100_continue)
+                await send(message)
+
+            await app(scope, receive, send_last)
+
+        return answer
 
     def _codings_before_chunked(self) -> list[bytes]:
         """Transfer codings that a client has applied first. Where another is the last one, the parser refuses it."""
@@ -274,6 +303,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._unparsed_bytes = 0
+        self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -303,7 +333,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._recent_bytes = 0
             self._start_timer()
         elif self._in_body and self.cycle.response_started:  # it was answered without its body
-            self.transport.close()
+            self.transport.close_at_once()
         else:
             law = (
                 f"a head within {self.patience_s:g} s, {MIN_BODY_BYTES} bytes of the body in each {self.patience_s:g} s"
@@ -313,7 +343,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP, and what our own callbacks have raised at."""
         if len(self.pipeline) > MAX_PIPELINED:
-            self.transport.close()  # an error would come in the middle of the answers that are due
+            self.transport.close_at_once()  # an error would come in the middle of the answers that are due
         elif self._head_bytes > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS:
             self._refuse_head()
         elif (version := self.parser.get_http_version()) not in (*VERSIONS, "0.0"):  # the last before it has come
@@ -351,19 +381,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._end()
 
     def _end(self) -> None:
-        """Write what is due last, once all else is answered, and close: where more is coming only when it has come, at
-        its bounds. A client that still writes would be reset, and lose the answer with it (RFC 9112, section 9.6).
-        """
-        if self._ending is None or self._answering() is not None or self.transport.is_closing() or self._linger:
+        """Write what is due last, once all else is answered, and close."""
+        if self._ending is None or self._answering() is not None or self.transport.is_closing():
             return
         self.transport.write(self._ending)
-        if not self._ending or not self._lingers or self._is_half_closed:
+        if self._lingers and not self._is_half_closed:
+            self.transport.linger()
+        else:
             self.transport.close()
-            return
-        self._linger = self.loop.call_later(self.linger_s, self.transport.close)
-        self.flow.resume_reading()
-        if self.transport.can_write_eof():  # not of TLS, whose clients go by the answer's length
-            self.transport.write_eof()
 
     def _refusal(self, status: HTTPStatus, message: str, code: str) -> bytes:
         path = plain(self.url.partition(b"?")[0].decode("latin-1"))
@@ -396,3 +421,8 @@ def _unchunked(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Appli
         await app(scope, receive, send_plain)
 
     return answer
+
+
+def _announced_bytes(cycle: RequestResponseCycle) -> int:
+    """How long its body is by its head; 0 where that does not say."""
+    return next((int(value) for name, value in cycle.scope["headers"] if name == b"content-length"), 0)

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -132,10 +133,16 @@ def live(
     begin: Step | None = None,
     close: Step | None = None,
     protocol: type[BoundedProtocol] = BoundedProtocol,
+    pem: Path | None = None,
 ) -> Iterator[int]:
-    """The app behind uvicorn on a loopback port; yields the port. begin and close run in the server's event loop."""
+    """The app behind uvicorn on a loopback port; yields the port. begin and close run in the server's event loop.
+
+    pem: a certificate with its key, for HTTPS.
+    """
     listener = bind("127.0.0.1", 0)
-    config = uvicorn.Config(app, http=protocol, loop="uvloop", lifespan="off", ws="none", log_config=None)
+    config = uvicorn.Config(
+        app, http=protocol, loop="uvloop", lifespan="off", ws="none", log_config=None, ssl_certfile=pem
+    )
     server = _Server(config, begin, close)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

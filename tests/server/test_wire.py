@@ -15,7 +15,8 @@ import pytest
 
 from jaxinfer.llm.types import Delta
 from jaxinfer.server.app import create_app
-from jaxinfer.server.wire import LINGER_BYTES, MAX_HEADERS, MAX_PIPELINED, BoundedProtocol
+from jaxinfer.server.linger import Lingering
+from jaxinfer.server.wire import MAX_HEADERS, MAX_PIPELINED, BoundedProtocol
 from tests.server.dry import dry_server
 from tests.server.fakes import FakeLLM, hello
 from tests.server.http import CHAT, LEAKS, USER, live, raw_request, read_until, wait_until
@@ -31,7 +32,7 @@ class Hasty(BoundedProtocol):
 
     patience_s = 0.4
     slow_reader_s = 0.5
-    linger_s = 1.0
+    lingering = Lingering(quiet_s=1.0, max_bytes=8 * 2**20)
 
 
 @pytest.fixture(scope="module")
@@ -325,7 +326,7 @@ def test_a_client_that_never_stops_writing_is_dropped(port: int) -> None:
         connection.sendall(b"no request at all\r\n\r\n")
         watch = time.monotonic()
         with pytest.raises(ConnectionError):
-            for _ in range(4 * LINGER_BYTES // 2**16):
+            for _ in range(4 * Hasty.lingering.max_bytes // 2**16):
                 connection.sendall(b"x" * 2**16)
         assert time.monotonic() - watch < 10
 
