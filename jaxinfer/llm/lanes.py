@@ -11,13 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 AT_ONCE_CHARS = 128  # a fifth of a millisecond of tokenizing; only of that: a template may run for as long as it likes
 LONG_CHARS = 2**16  # a tenth of a second of tokenizing
 _THREADS = 2  # of the short lane
+_WAITING = 8  # the same where threads only wait for processes that encode, half a second at most for each text
 
 
 class Lanes:
     """Invariant: what is short never waits for what is long. Belongs to one event loop."""
 
-    def __init__(self) -> None:
-        self._short = ThreadPoolExecutor(_THREADS, thread_name_prefix="jaxinfer-tokenize")
+    def __init__(self, *, is_linear: bool = True) -> None:
+        """is_linear: as of the tokenizer."""
+        threads = _THREADS if is_linear else _WAITING
+        self._short = ThreadPoolExecutor(threads, thread_name_prefix="jaxinfer-tokenize")
         self._long = ThreadPoolExecutor(1, thread_name_prefix="jaxinfer-tokenize-long")
 
     async def run[T](self, work: Callable[[], T], size: int) -> T:
