@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 AT_ONCE_CHARS = 128  # a fifth of a millisecond of tokenizing; only of that: a template may run for as long as it likes
 LONG_CHARS = 2**16  # a tenth of a second of tokenizing
-_THREADS = 2  # of the short lane
-_WAITING = 8  # the same where threads only wait for processes that encode, half a second at most for each text
+_THREADS = 2, 1  # of the short and of the long lane
+_WAITING = 8, 2  # the same where they only wait for processes that encode, and that a text may keep busy
 
 
 class Lanes:
@@ -19,9 +19,9 @@ class Lanes:
 
     def __init__(self, *, is_linear: bool = True) -> None:
         """is_linear: as of the tokenizer."""
-        threads = _THREADS if is_linear else _WAITING
-        self._short = ThreadPoolExecutor(threads, thread_name_prefix="jaxinfer-tokenize")
-        self._long = ThreadPoolExecutor(1, thread_name_prefix="jaxinfer-tokenize-long")
+        short, long = _THREADS if is_linear else _WAITING
+        self._short = ThreadPoolExecutor(short, thread_name_prefix="jaxinfer-tokenize")
+        self._long = ThreadPoolExecutor(long, thread_name_prefix="jaxinfer-tokenize-long")
 
     async def run[T](self, work: Callable[[], T], size: int) -> T:
         """Do it in a thread. size: characters or ids that it is about."""

@@ -160,9 +160,10 @@ class Tokenizer:
         return self._process is None
 
     def start(self) -> None:
-        """Begin what the first text would wait for."""
+        """Begin what the first text would wait for; that text is told what is wrong."""
         if self._process is not None:
-            self._process.start()
+            with contextlib.suppress(OSError):
+                self._process.start()
 
     @classmethod
     def from_folder(cls, path: str | Path) -> "Tokenizer":
@@ -179,7 +180,8 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True, plain: bool = False) -> list[int]:
         """Token ids of `text`. A raw prompt may spell control tokens and mean them; with `plain` they are plain text.
 
-        Raises InvalidRequest when `text` is no valid Unicode, too long once it is normalized, or takes too long.
+        Raises InvalidRequest when `text` is no valid Unicode, too long once it is normalized, or takes too long, and
+        EngineError when the process that would encode it cannot start.
         """
         _check_unicode(text)
         if self._process is not None:
