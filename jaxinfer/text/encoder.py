@@ -119,6 +119,7 @@ def _close(process: "subprocess.Popen[bytes]", end: socket.socket, idle: list[so
     """End a process and its workers."""
     for each in [end, *idle]:
         each.close()
+    process.kill()  # it may still be reading a large vocabulary
     process.wait()
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 MAX_STEPS = 32  # each reads all of a text; published files have eight
-MAX_PATTERN_CHARS = 4096
+MAX_PATTERN_CHARS = 1024  # each alternative is tried at each place
+MAX_TEXT_CHARS = 256  # of a text that is looked for, which may nearly match at each place
 _SHOWN_CHARS = 60
 
 _SET = r"\[(?:\\[pP]\{\^?\w+\}|\\.|[^\[\]\\])+\]"
@@ -43,7 +44,12 @@ def nonlinear_rules(*parts: dict[str, Any] | None) -> list[str]:
     """What in these parts of a tokenizer.json may take longer, as a message names it."""
     steps = [step for part in parts for step in steps_of(part)]
     found = [f"pattern {shown(pattern)}" for pattern in filter(None, map(pattern_of, steps)) if not is_linear(pattern)]
-    return [*found, f"row of {len(steps)} steps"] if len(steps) > MAX_STEPS else found
+    longest = max((len(text) for text in map(_text_of, steps)), default=0)
+    if longest > MAX_TEXT_CHARS:
+        found.append(f"step that looks for {longest} characters")
+    if len(steps) > MAX_STEPS:
+        found.append(f"row of {len(steps)} steps")
+    return found
 
 
 def steps_of(part: Any) -> Iterator[dict[str, Any]]:
@@ -66,6 +72,13 @@ def pattern_of(step: dict[str, Any]) -> str | None:
         case {"Regex": str(pattern)}:
             return pattern
     return None
+
+
+def _text_of(step: dict[str, Any]) -> str:
+    match step.get("pattern"):
+        case {"String": str(text)}:
+            return text
+    return ""
 
 
 def shown(pattern: str) -> str:
