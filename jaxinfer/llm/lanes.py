@@ -1,4 +1,4 @@
-"""Lanes: the threads that tokenize and render, one of them for long texts, so that short ones wait for none of those.
+"""Lanes: the threads that tokenize and render, some for long texts alone, so that short ones wait for none of those.
 
 A text of 8 MB takes fifteen seconds; two threads for all would let every other request wait behind two such texts. A
 text of a few words needs no thread: it would take longer to hand it over and to be woken than to tokenize it.
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 AT_ONCE_CHARS = 128  # a fifth of a millisecond of tokenizing; only of that: a template may run for as long as it likes
 LONG_CHARS = 2**16  # a tenth of a second of tokenizing
 _THREADS = 2, 1  # of the short and of the long lane
-_WAITING = 8, 2  # the same where they only wait for processes that encode, and that a text may keep busy
+_WAITING = 8, 2  # the same where they wait for processes that encode (text/encoder.py): a slow text keeps one busy
 
 
 class Lanes:
