@@ -44,3 +44,24 @@ def start(
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return process, ours
+
+
+def send(end: socket.socket, message: bytes) -> None:
+    """A message to the other end. Raises OSError."""
+    end.sendall(len(message).to_bytes(4) + message)
+
+
+def receive(end: socket.socket) -> bytes:
+    """The next message. Raises OSError when none comes."""
+    return _read(end, int.from_bytes(_read(end, 4)))
+
+
+def _read(end: socket.socket, size: int) -> bytes:
+    parts = []
+    while size:
+        part = end.recv(min(size, 1 << 20))
+        if not part:
+            raise ConnectionError("the other end is gone")
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)

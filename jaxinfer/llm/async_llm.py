@@ -148,6 +148,7 @@ class AsyncLLM:
             early = pool.submit(load_text, self.config, folder) if folder else None
             handshake = self.replicas.start(self._outputs.put, self._put_resumption, self._end_all)
             text = early.result() if early else load_text(self.config, Path(handshake.folder))
+        self._lanes = Lanes(is_linear=text.tokenizer.is_linear)
         self._started = Started.of(handshake, text)
         self._announce.release()
 
@@ -179,7 +180,8 @@ class AsyncLLM:
                 self._model.text.check_fits(num_bytes(text), self.info.max_model_len, param)
             return self._model.text.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-        return encode() if len(text) <= AT_ONCE_CHARS else await self._lanes.run(encode, len(text))
+        at_once = len(text) <= AT_ONCE_CHARS and self._model.text.tokenizer.is_linear
+        return encode() if at_once else await self._lanes.run(encode, len(text))
 
     async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         decode = partial(self._model.text.tokenizer.decode, ids, skip_special_tokens=skip_special_tokens)

@@ -1,4 +1,4 @@
-"""Lanes: the threads that tokenize and render, one of them for long texts, so that short ones wait for none of those.
+"""Lanes: the threads that tokenize and render, some for long texts alone, so that short ones wait for none of those.
 
 A text of 8 MB takes fifteen seconds; two threads for all would let every other request wait behind two such texts. A
 text of a few words needs no thread: it would take longer to hand it over and to be woken than to tokenize it.
@@ -10,15 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 AT_ONCE_CHARS = 128  # a fifth of a millisecond of tokenizing; only of that: a template may run for as long as it likes
 LONG_CHARS = 2**16  # a tenth of a second of tokenizing
-_THREADS = 2  # of the short lane
+_THREADS = 2, 1  # of the short and of the long lane
+_WAITING = 8, 2  # the same where they wait for processes that encode (text/encoder.py): a slow text keeps one busy
 
 
 class Lanes:
     """Invariant: what is short never waits for what is long. Belongs to one event loop."""
 
-    def __init__(self) -> None:
-        self._short = ThreadPoolExecutor(_THREADS, thread_name_prefix="jaxinfer-tokenize")
-        self._long = ThreadPoolExecutor(1, thread_name_prefix="jaxinfer-tokenize-long")
+    def __init__(self, *, is_linear: bool = True) -> None:
+        """is_linear: as of the tokenizer."""
+        short, long = _THREADS if is_linear else _WAITING
+        self._short = ThreadPoolExecutor(short, thread_name_prefix="jaxinfer-tokenize")
+        self._long = ThreadPoolExecutor(long, thread_name_prefix="jaxinfer-tokenize-long")
 
     async def run[T](self, work: Callable[[], T], size: int) -> T:
         """Do it in a thread. size: characters or ids that it is about."""

@@ -1,6 +1,5 @@
 """Encoding text in which control tokens cannot be spelt."""
 
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -45,25 +44,21 @@ class PlainEncoder:
         self,
         backend: tokenizers.Tokenizer,
         control_tokens: dict[str, int],
+        secret: str,
         unknown_id: int | None,
         around: tuple[list[int], list[int]],
     ) -> None:
-        """around: what `add_special_tokens` puts before and after a text."""
-        self._secret = f"\U0010fffd{secrets.token_hex(16)}"
+        """secret: what a control token's name begins with.    around: what `add_special_tokens` puts around a text."""
         self._backend = tokenizers.Tokenizer(backend.model)
         if backend.normalizer is not None:
             self._backend.normalizer = backend.normalizer
         if backend.pre_tokenizer is not None:
             self._backend.pre_tokenizer = backend.pre_tokenizer
         self._true_ids: dict[int, int] = {}  # ids of this tokenizer that mean another one
-        self._add(backend.get_added_tokens_decoder(), control_tokens)
+        self._add(backend.get_added_tokens_decoder(), control_tokens, secret)
         own = {token_id for token_id in control_tokens.values() if backend.model.id_to_token(token_id) is not None}
         self._leaks = frozenset(own - {unknown_id})
         self._before, self._after = around
-
-    def name(self, control_token: str) -> str:
-        """What a control token is called here."""
-        return self._secret + control_token
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Token ids of `text`, in which only secret names are control tokens."""
@@ -79,12 +74,12 @@ class PlainEncoder:
             ids = [self._true_ids.get(token_id, token_id) for token_id in ids]
         return [*self._before, *ids, *self._after] if add_special_tokens else ids
 
-    def _add(self, added: dict[int, AddedToken], control_tokens: dict[str, int]) -> None:
+    def _add(self, added: dict[int, AddedToken], control_tokens: dict[str, int], secret: str) -> None:
         """All in one call: each call builds the search for all that were added so far."""
         ids = sorted(added)
         tokens = [added[token_id] for token_id in ids]  # copies of the library's
         contents = [token.content for token in tokens]
-        names = [self._secret + content if content in control_tokens else content for content in contents]
+        names = [secret + content if content in control_tokens else content for content in contents]
         for token, name in zip(tokens, names, strict=True):
             token.content = name
         self._backend.add_tokens(tokens)

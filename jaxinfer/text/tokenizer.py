@@ -6,6 +6,7 @@ added, not in the model's own vocabulary, not blank. `plain=True` encodes their 
 """
 
 import contextlib
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,18 +18,26 @@ import tokenizers
 from jaxinfer.errors import CheckpointError, InvalidRequest
 from jaxinfer.text.control import ControlGuard
 from jaxinfer.text.detokenizer import Detokenizer
+from jaxinfer.text.encoder import EncoderProcess
 from jaxinfer.text.growth import MAX_NORMALIZED_CHARS, check_added, check_growth
+from jaxinfer.text.linear import nonlinear_rules
 from jaxinfer.text.pieces import Pieces, pieces_of
 from jaxinfer.text.plain import PlainEncoder, added_around, encode_one, panics_as_refusals
 from jaxinfer.text.rust import panics_as_exceptions
 
 _PIECE = 2**15  # characters
+# of WordPiece, which takes the square of a word, and of Unigram, which tries each length; published are 100 and 48
+_WORD_CHARS, _TOKEN_CHARS = 200, 256
 
 
 class _Model(msgspec.Struct):
-    """Its vocabulary: ids by token, or for Unigram a list whose order is the ids."""
+    """Its vocabulary: ids by token, or for Unigram a list of tokens and scores, whose order is the ids.
+
+    max_input_chars_per_word: of WordPiece, where the file says so.
+    """
 
     vocab: dict[str, int] | list[Any]
+    max_input_chars_per_word: int = 0
     unk_token: str | None = None
     unk_id: int | None = None
 
@@ -76,10 +85,16 @@ class Tokenizer:
 
     vocab_size: highest id + 1 (the logits may be wider).    eos_token_id, bos_token_id: of tokenizer_config.json, or
     None.    special_ids: ids that `skip_special_tokens` leaves out of a text.    control_tokens: spelling -> id.
-    normalizer, pre_tokenizer, decoder: those parts of the file, as they stand there.
+    normalizer, pre_tokenizer, decoder: those parts of the file, as they stand there.    is_linear: a text takes time in
+    proportion to its length; otherwise other processes encode it, and refuse what takes long.
     """
 
-    def __init__(self, tokenizer_json: bytes, config: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, tokenizer_json: bytes, config: dict[str, Any] | None = None, *, secret: str | None = None
+    ) -> None:
+        """secret: for a process that encodes for another one, whatever it takes: what names of control tokens begin
+        with in plain text.
+        """
         self.config = config or {}
         self.backend, file, self._growth = _load(tokenizer_json)
         self.normalizer, self.pre_tokenizer, self.decoder = file.normalizer, file.pre_tokenizer, file.decoder
@@ -91,6 +106,9 @@ class Tokenizer:
         self.pieces = pieces_of(file.decoder)
         self._tables: dict[bool, PieceTable] = {}
         self._around = added_around(self.backend)
+        self._secret = secret or f"\U0010fffd{secrets.token_hex(16)}"
+        rules = _nonlinear_rules(file) if secret is None else []
+        self._process = EncoderProcess(tokenizer_json, self._secret, rules) if rules else None
         if self._highest_own_id >= self.backend.get_vocab_size(with_added_tokens=False):
             _ = self._plain  # ids with gaps: whether they can be served is seen now
 
@@ -135,7 +153,17 @@ class Tokenizer:
 
     @cached_property
     def _plain(self) -> PlainEncoder:
-        return PlainEncoder(self.backend, self.control_tokens, self._unknown_id, self._around)
+        return PlainEncoder(self.backend, self.control_tokens, self._secret, self._unknown_id, self._around)
+
+    @property
+    def is_linear(self) -> bool:
+        return self._process is None
+
+    def start(self) -> None:
+        """Begin what the first text would wait for; that text is told what is wrong."""
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                self._process.start()
 
     @classmethod
     def from_folder(cls, path: str | Path) -> "Tokenizer":
@@ -152,18 +180,21 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True, plain: bool = False) -> list[int]:
         """Token ids of `text`. A raw prompt may spell control tokens and mean them; with `plain` they are plain text.
 
-        Raises InvalidRequest when `text` is no valid Unicode, or too long once it is normalized.
+        Raises InvalidRequest when `text` is no valid Unicode, too long once it is normalized, or takes too long, and
+        EngineError when the process that would encode it cannot start.
         """
-        self._check(text)
+        _check_unicode(text)
+        if self._process is not None:
+            return self._process.encode(text, add_special_tokens=add_special_tokens, plain=plain)
+        self._check_length(text)
         if plain:
             return self._plain.encode(text, add_special_tokens)
         return encode_one(self.backend, text, add_special_tokens)
 
     def encode_marked(self, text: str, marker: str) -> list[int]:
         """Token ids of text in which `guard.mark` broke those spellings of control tokens that are ordinary text."""
-        self._check(text)
-        plain = self._plain  # one object: two threads may make one each on first use, with other names
-        return plain.encode(self.guard.unmark(text, marker, plain.name), False)
+        named = self.guard.unmark(text, marker, lambda control_token: self._secret + control_token)
+        return self.encode(named, add_special_tokens=False, plain=True)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids; ids that name no token add nothing.
@@ -192,8 +223,7 @@ class Tokenizer:
             table = self._tables.setdefault(skip_special_tokens, PieceTable(self.backend, self.pieces, skipped))
         return table
 
-    def _check(self, text: str) -> None:
-        _check_unicode(text)
+    def _check_length(self, text: str) -> None:
         if len(text) * self._growth <= MAX_NORMALIZED_CHARS:
             return
         num_chars = 0
@@ -290,6 +320,17 @@ def _check_added_tokens(backend: tokenizers.Tokenizer, added: Sequence[_AddedTok
 
 def _highest_id(vocab: dict[str, int] | list[Any]) -> int:
     return max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
+
+
+def _nonlinear_rules(file: _File) -> list[str]:
+    """What may take longer than in proportion to a text, as a message names it."""
+    found = nonlinear_rules(file.normalizer, file.pre_tokenizer)
+    if (most := file.model.max_input_chars_per_word) > _WORD_CHARS:
+        found.append(f"max_input_chars_per_word of {most}")
+    tokens = file.model.vocab if isinstance(file.model.vocab, list) else []
+    if (longest := max((len(token) for token, _ in tokens), default=0)) > _TOKEN_CHARS:
+        found.append(f"token of {longest} characters")
+    return found
 
 
 def _unknown_id(backend: tokenizers.Tokenizer, model: _Model) -> int | None:

@@ -2,10 +2,9 @@
 beside it.
 
 `python -m jaxinfer.text.trial` is that process: a JSON object on stdin; on stdout a line with what it tries, for each,
-and then a JSON object: the reason, empty if all is well, and whether it is a whole sentence. It splits texts that make
-careless patterns backtrack, decodes tokens alone and in runs, and renders conversations of every kind. That a template
-refuses some of them is normal; that it runs away, eats memory or reaches for what the sandbox hides is not. Imports no
-jax.
+and then a JSON object: the reason, empty if all is well, and whether it is a whole sentence. It splits a text,
+decodes tokens alone and in runs, and renders conversations of every kind. That a template refuses some of them is
+normal; that it runs away, eats memory or reaches for what the sandbox hides is not. Imports no jax.
 """
 
 import contextlib
@@ -16,12 +15,10 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import tokenizers
@@ -31,8 +28,8 @@ from jaxinfer import children
 from jaxinfer.errors import CheckpointError, ConfigError, InvalidRequest
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.growth import check_growth
+from jaxinfer.text.linear import nonlinear_rules
 from jaxinfer.text.pieces import pieces_of
-from jaxinfer.text.probes import COMMON, probes
 from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 from jaxinfer.text.sandbox import LimitExceeded
 
@@ -147,19 +144,15 @@ def _main() -> None:
     json.dump({"reason": reason, "is_sentence": is_sentence}, sys.stdout)
 
 
-class _Parts(msgspec.Struct):
-    """What of a tokenizer.json works on texts, beside the vocabulary."""
+class _Added(msgspec.Struct):
+    content: str
+    normalized: bool = False
 
+
+class _File(msgspec.Struct):
     normalizer: dict[str, Any] | None = None
     pre_tokenizer: dict[str, Any] | None = None
     decoder: dict[str, Any] | None = None
-
-
-class _Added(msgspec.Struct):
-    content: str
-
-
-class _File(_Parts):
     model: dict[str, msgspec.Raw] | None = None
     added_tokens: list[_Added] = []
 
@@ -171,20 +164,25 @@ def _try_tokenizer(folder: Path) -> str:
         return ""
     try:
         read = msgspec.json.decode(file.read_bytes(), type=_File)
-        parts = _Parts(read.normalizer, read.pre_tokenizer, read.decoder)
-        check_growth(parts.normalizer, parts.pre_tokenizer, parts.decoder)
+        check_growth(read.normalizer, read.pre_tokenizer, read.decoder)
+        # texts that users write are encoded where that can be ended, answers are decoded in the server
+        decoder = None if pieces_of(read.decoder) is not None else read.decoder  # ours decodes what has pieces
+        if rules := nonlinear_rules(decoder):
+            return f"its decoder has a {rules[0]}, which may take longer than in proportion to a text"
+        parts = {"normalizer": read.normalizer, "pre_tokenizer": read.pre_tokenizer, "decoder": decoder}
         with panics_as_exceptions():
             _try_model(read.model or {})
-            words = _word_pieces(read.model or {})
-            backend = tokenizers.Tokenizer.from_str(json.dumps(_EMPTY | msgspec.to_builtins(parts)))
-        tokens = () if pieces_of(parts.decoder) is not None else _tokens_of(read)  # ours decodes what has pieces
+            backend = tokenizers.Tokenizer.from_str(json.dumps(_EMPTY | parts))
+            for text in [_TEXT, *(added.content for added in read.added_tokens if added.normalized)]:
+                backend.encode(text)
+        tokens = _tokens_of(read) if decoder is not None else ()
     except MemoryError:
         raise
     except LibraryPanic as panic:
         return f"{panic}"[:200]
     except Exception:
         return ""
-    return _try_rules(backend, parts, words) or _try_decoder(backend, tokens)
+    return _try_decoder(backend, tokens)
 
 
 def _tokens_of(file: _File) -> list[str]:
@@ -230,6 +228,7 @@ def _pair(merge: str | list[str]) -> tuple[str, str]:
     return first, second
 
 
+_TEXT = "aA1 \n\t.'-_!\u00e9\u65e5\u0301"
 _MERGES = 64  # of a model that are tried
 _RUNS, _LONGEST_RUN = 2**9, 12  # of tokens that are decoded
 _EMPTY: dict[str, Any] = {
@@ -238,98 +237,6 @@ _EMPTY: dict[str, Any] = {
     "post_processor": None,
     "model": {"type": "BPE", "vocab": {}, "merges": []},
 }
-_FEW = 4  # characters of a probe, which are encoded: some rules fail at a text's end
-_FEWEST, _MOST, _LONGEST = 64, 2048, 16384  # characters of a run: first, last, and last of what takes long
-_MAX_NORMALIZED = 2**15  # characters, beyond which no longer run is tried
-# of processor time: honest rules take 0.06 to 1.2 us a character, those that take the square of a run of 2**14 60 us
-_MAX_S_PER_CHAR, _SLOW_S_PER_CHAR, _NOISE_S = 12e-6, 2e-6, 0.02
-_PROBES_S = 1.0  # of processor time, after which no more is tried: where a model has a thousand rules
-
-
-def _try_rules(backend: tokenizers.Tokenizer, parts: _Parts, model: tokenizers.models.Model | None) -> str:
-    """All probes as short texts, then as longer ones, until rules are seen to take more time than a text allows."""
-    steps = [step for part in (backend.normalizer, backend.pre_tokenizer, backend.decoder) for step in _steps(part)]
-    steps += [model] if model is not None else []
-    waiting = deque((probe, _FEWEST) for probe in probes(msgspec.to_builtins(parts)))
-    until_s = time.process_time() + _PROBES_S
-    while waiting and time.process_time() < until_s:
-        probe, num_chars = waiting.popleft()
-        text = probe.text(num_chars)
-        for _ in range(2):  # the first time rules are compiled
-            spent_s = list[float]()
-            try:
-                with panics_as_exceptions():
-                    normal_chars = _time_steps(steps, text, spent_s)
-                    backend.encode(text[:_FEW])
-            except LibraryPanic as panic:
-                at = f" in its rule {_shown(steps[len(spent_s)])}" if len(spent_s) < len(steps) else ""
-                return f"{panic}"[:200] + at
-            total_s, may_s = sum(spent_s), _NOISE_S + _MAX_S_PER_CHAR * len(text)
-            if total_s <= may_s:
-                break
-        else:
-            return _too_slow(text, steps, spent_s)
-        is_slow = total_s > _SLOW_S_PER_CHAR * len(text)
-        if normal_chars <= _MAX_NORMALIZED and num_chars < (_LONGEST if is_slow else _MOST):
-            waiting.append((probe, num_chars * 2 if is_slow else min(num_chars * 8, _MOST)))
-    return ""
-
-
-def _too_slow(text: str, steps: Sequence[Any], spent_s: list[float]) -> str:
-    slowest = _shown(steps[max(range(len(steps)), key=spent_s.__getitem__)])
-    where = slowest if len(steps) == 1 else f"its {len(steps)} rules, most of it in {slowest}"
-    fact = f"{len(text)} characters such as {text[:16]!r} took {sum(spent_s):.3f} s in {where}"
-    return f"{fact}; {_MAX_S_PER_CHAR * 1e6:g} us a character are allowed"
-
-
-def _shown(step: Any) -> str:
-    return f"{step!r}"[:160]
-
-
-def _steps(step: Any) -> Iterator[Any]:
-    """The steps of a normalizer, a pre-tokenizer or a decoder, one after another."""
-    if isinstance(step, (tokenizers.normalizers.Sequence, tokenizers.pre_tokenizers.Sequence)):
-        for below in step:  # type: ignore[union-attr]  # it has __getitem__, which its stub does not say
-            yield from _steps(below)
-    elif step is not None:
-        yield step
-
-
-def _time_steps(steps: Sequence[Any], text: str, spent_s: list[float]) -> int:
-    """Do one step after another. Returns how many characters the text has once it is normalized.
-
-    spent_s: gets the processor time of each.
-    """
-    normal = tokenizers.NormalizedString(text)
-    split: tokenizers.PreTokenizedString | None = None
-    for step in steps:
-        began_s = time.process_time()
-        if isinstance(step, tokenizers.normalizers.Normalizer):
-            step.normalize(normal)
-        elif isinstance(step, tokenizers.pre_tokenizers.PreTokenizer):
-            split = split or tokenizers.PreTokenizedString(normal.normalized)
-            step.pre_tokenize(split)
-        elif isinstance(step, tokenizers.decoders.Decoder):
-            step.decode([normal.normalized])
-        else:
-            step.tokenize(normal.normalized)
-        spent_s.append(time.process_time() - began_s)
-    return len(normal.normalized)
-
-
-def _word_pieces(model: dict[str, msgspec.Raw]) -> tokenizers.models.Model | None:
-    """A WordPiece model that splits words longer than usual, with a vocabulary of a few letters; None for others."""
-    rules = {key: msgspec.json.decode(value) for key, value in model.items() if key != "vocab"}
-    if rules.get("type") != "WordPiece" or rules.get("max_input_chars_per_word", 0) <= _USUAL_WORD:
-        return None
-    prefix = rules.get("continuing_subword_prefix", "")
-    texts = dict.fromkeys([rules.get("unk_token", ""), *COMMON, *(prefix + char for char in COMMON)])
-    vocab = {text: i for i, text in enumerate(texts)}
-    small = tokenizers.Tokenizer.from_str(json.dumps(_EMPTY | {"model": rules | {"vocab": vocab}}))
-    return cast(tokenizers.models.Model, small.model)
-
-
-_USUAL_WORD = 200  # characters of a word that WordPiece splits in the square of them; 100 in all files known to us
 
 
 def _try_template(folder: Path, file: str | None) -> str:

@@ -40,6 +40,38 @@ def test_a_few_words_wait_for_no_thread_and_get_the_same_ids(served):
     served.run(run)
 
 
+def test_a_few_words_that_may_take_long_wait_for_a_thread(served, monkeypatch):
+    async def run(llm) -> None:
+        gate = threading.Event()
+
+        class Slow:
+            def encode(self, text: str, **asked: bool) -> list[int]:
+                return [1] if gate.wait(10) else []
+
+        monkeypatch.setattr(llm._model.text.tokenizer, "_process", Slow())
+        waits = asyncio.create_task(llm.encode("a"))
+        await asyncio.sleep(0.05)
+        assert not waits.done()
+        gate.set()
+        assert await waits == [1]
+
+    served.run(run)
+
+
+def test_short_texts_go_on_beside_several_that_processes_encode():
+    async def run() -> None:
+        lanes, gate = Lanes(is_linear=False), threading.Event()
+        slow = [asyncio.create_task(lanes.run(gate.wait, LONG_CHARS - 1)) for _ in range(6)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            assert await lanes.run(lambda: "short", 1) == "short"
+        gate.set()
+        await asyncio.gather(*slow)
+        lanes.close()
+
+    asyncio.run(run())
+
+
 def test_what_is_given_up_before_its_turn_is_not_done():
     async def run() -> None:
         lanes, gate, done = Lanes(), threading.Event(), []

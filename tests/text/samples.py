@@ -104,6 +104,58 @@ def _spm_backend() -> Backend:
     return backend
 
 
+def split(pattern: str) -> dict[str, object]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def replace(pattern: dict[str, str], content: str) -> dict[str, object]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def _published(*patterns: str) -> dict[str, object]:
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return {"type": "Sequence", "pretokenizers": [*map(split, patterns), level]}
+
+
+_SHORT = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_BLANK = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SHORT}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SHORT}?"
+_O200K = rf"{_CASED}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*{_BLANK}"
+_DEEPSEEK = (
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*" + _BLANK
+)
+LINEAR = {
+    "gpt-2": _published(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"),
+    "llama-3": _published(
+        rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*{_BLANK}"
+    ),
+    "qwen-3": _published(rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*{_BLANK}"),
+    "o200k": _published(_O200K),
+    "deepseek-v3": _published(r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", _DEEPSEEK),
+    "bailing": _published(
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+    ),
+    "falcon": _published(r"[\p{P}\$\+<=>\^~\|`]+", "[0-9][0-9][0-9]"),
+    "gemma-4": _published(r"[^\n]+|[\n]+"),
+}
+"""Pre-tokenizers as published, by model, of which each pattern takes time in proportion to a text."""
+NONLINEAR = {
+    "deepseek-llm": _published(
+        "[\r\n]",
+        "\\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u0370-\u0373\u0400-\u0481]+",
+        "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+        r"\s+$",
+        "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
+        r"\p{N}",
+    ),
+    "superbpe": _published(r"\p{N}+", r"(?=(\d{3})+(?!\d))"),
+    "tiny-aya": _published(r"\d{1,3}(?=(?:\d{3})*\b)", _O200K),
+}
+"""Those with a pattern that takes the square of some texts."""
+PRE_TOKENIZERS = LINEAR | NONLINEAR
+
 BACKENDS = {
     "byte-level": byte_level_backend,
     "llama-2": llama2_backend,

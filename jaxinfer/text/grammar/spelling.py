@@ -13,6 +13,7 @@ import msgspec
 import tokenizers
 
 from jaxinfer.errors import InvalidRequest
+from jaxinfer.text.linear import MAX_STEPS, is_linear, pattern_of, steps_of
 from jaxinfer.text.plain import encode_one
 from jaxinfer.text.tokenizer import Tokenizer
 
@@ -119,9 +120,11 @@ def unusable(why: str) -> InvalidRequest:
 
 def _faithful(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     """The same model without added tokens, behind those steps that change no text which the decoder does not change
-    back."""
+    back, and that take no longer than in proportion to it: nobody ends them."""
     normalizer = _normalizer(tokenizer.normalizer, tokenizer.decoder)
     pre_tokenizer = _pre_tokenizer(tokenizer.pre_tokenizer)
+    if len([*steps_of(normalizer), *steps_of(pre_tokenizer)]) > MAX_STEPS:
+        normalizer = pre_tokenizer = None
     file = _EMPTY | {"normalizer": normalizer, "pre_tokenizer": pre_tokenizer}
     made = tokenizers.Tokenizer.from_buffer(msgspec.json.encode(file))
     made.model = tokenizer.backend.model
@@ -150,7 +153,7 @@ def _replaces(decoder: dict[str, Any] | None, old: str, new: str) -> bool:
 
 
 def _pre_tokenizer(step: dict[str, Any] | None) -> dict[str, Any] | None:
-    if step is None or step["type"] in _LOSSY:
+    if step is None or step["type"] in _LOSSY or not is_linear(pattern_of(step) or ""):
         return None
     match step:
         case {"type": "Sequence", "pretokenizers": list(steps)}:

@@ -371,9 +371,9 @@ class Trial:
         if self._child is None:
             self._start()
         try:
-            _send(self._socket, msgspec.json.encode(constraint))
+            children.send(self._socket, msgspec.json.encode(constraint))
             self._socket.settimeout(self._timeout_s)
-            answer = _receive(self._socket)
+            answer = children.receive(self._socket)
         except OSError as error:
             self._kill()
             said = f"it takes more than {self._timeout_s:g} s" if isinstance(error, TimeoutError) else "it is too much"
@@ -402,8 +402,8 @@ class Trial:
         """A new child, which has read the tokenizer; why it cannot use it. Raises OSError."""
         self._child, self._socket = children.start("jaxinfer.text.grammar.trial")
         self._socket.settimeout(START_S)
-        _send(self._socket, msgspec.json.encode(self._setting))
-        return msgspec.json.decode(_receive(self._socket), type=Tried).error
+        children.send(self._socket, msgspec.json.encode(self._setting))
+        return msgspec.json.decode(children.receive(self._socket), type=Tried).error
 
     def _kill(self) -> None:
         if self._child is not None:
@@ -417,42 +417,22 @@ def _size(constraint: Constraint, tried: Tried) -> int:
     return len(constraint.value) + len(constraint.calls or "") + len(tried.text)
 
 
-def _send(end: socket.socket, message: bytes) -> None:
-    end.sendall(len(message).to_bytes(4) + message)
-
-
-def _receive(end: socket.socket) -> bytes:
-    """The next message. Raises OSError when none comes."""
-    return _read(end, int.from_bytes(_read(end, 4)))
-
-
-def _read(end: socket.socket, size: int) -> bytes:
-    parts = []
-    while size:
-        part = end.recv(min(size, 1 << 20))
-        if not part:
-            raise ConnectionError("the other end is gone")
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
 def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server's to handle, which then closes the socket
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(ConnectionError):
-        setting = msgspec.json.decode(_receive(end), type=TrialSetting)
+        setting = msgspec.json.decode(children.receive(end), type=TrialSetting)
         file = Path(setting.tokenizer).read_bytes()
         try:
             vocabulary = new_vocabulary(Tokenizer(file), setting.vocab_size, setting.eos_token_ids)
         except (InvalidRequest, CheckpointError) as refusal:
-            return _send(end, msgspec.json.encode(Tried(error=str(refusal))))
+            return children.send(end, msgspec.json.encode(Tried(error=str(refusal))))
         limit_memory(setting.memory_bytes)
-        _send(end, msgspec.json.encode(Tried()))
+        children.send(end, msgspec.json.encode(Tried()))
         while True:
-            constraint = msgspec.json.decode(_receive(end), type=Constraint)
-            _send(end, msgspec.json.encode(try_one(vocabulary, constraint, setting.control_tokens)))
+            constraint = msgspec.json.decode(children.receive(end), type=Constraint)
+            children.send(end, msgspec.json.encode(try_one(vocabulary, constraint, setting.control_tokens)))
 
 
 if __name__ == "__main__":

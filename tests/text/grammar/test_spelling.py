@@ -20,6 +20,7 @@ from jaxinfer.text.grammar.source import Constraint, source_of
 from jaxinfer.text.grammar.spelling import MAX_KEPT_BYTES, Speller
 from jaxinfer.text.message import MessageText
 from jaxinfer.text.tokenizer import Tokenizer
+from tests.support.attempts import assert_below, processor_s
 from tests.support.spelt import END, KINDS, PRE_TOKENIZERS, TEXTS, byte_fallback, byte_level
 
 MOST_STEPS = 400
@@ -123,6 +124,18 @@ def test_a_text_that_a_pattern_of_the_file_fails_on_is_spelt_all_the_same():
         tokenizer.encode(text)
     ids = Speller(tokenizer, tokenizer.vocab_size, [])(text.encode())
     assert tokenizer.decode(ids) == text
+
+
+def test_a_pattern_that_may_take_long_splits_no_text_that_is_spelt():
+    slow = pre_tokenizers.Split(tokenizers.Regex("(?:abcd)+(?:abcd)+w"), "isolated")
+    level = PRE_TOKENIZERS["ByteLevel"]()
+    tokenizer = byte_level(pre_tokenizer=pre_tokenizers.Sequence([slow, level]))
+    many = byte_level(pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.Punctuation()] * 2000 + [level]))
+    text, plain = "abcd" * 2000 + " w", byte_level(pre_tokenizer=level)
+    for each in (tokenizer, many):
+        speller = Speller(each, each.vocab_size, [])
+        assert_below(1, lambda: processor_s(lambda: speller(text.encode())), "the processor time of a spelling")  # noqa: B023
+        assert plain.decode(speller(text.encode())) == text
 
 
 def test_an_answer_whose_form_was_asked_for_keeps_a_space_in_front():
