@@ -365,15 +365,15 @@ def check_paths(config: EngineConfig) -> None:
     """Before any start: raise CheckpointError for a model or tokenizer that is no folder and cannot be a hub id,
     ConfigError for a chat template that cannot be read or is no Jinja.
     """
-    from jaxinfer.checkpoint.resolve import local_folder
+    from jaxinfer.checkpoint.resolve import TOKENIZER_FLAG, local_folder
 
     if any(map(str.isspace, config.model)) and not config.model.startswith(("/", ".", "~")):
         fact = f"got the text {config.model!r}; ask it with `jaxinfer run {shlex.quote(config.model)}`"
         if not os.path.isdir(config.model):
             raise CheckpointError(f"the model must be a folder, a hub id or 'demo', {fact}")
-    for name in (config.model, config.tokenizer):
-        if name is not None:
-            local_folder(name)
+    local_folder(config.model)
+    if config.tokenizer is not None:
+        local_folder(config.tokenizer, what=TOKENIZER_FLAG)
     if config.chat_template is not None:
         check_file(config.chat_template, "--chat-template")
         if os.path.isfile(config.chat_template):  # a pipe can be read once
@@ -389,7 +389,7 @@ def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
     """
     with interrupts_held():
         from jaxinfer.checkpoint.contents import TOKENIZER
-        from jaxinfer.checkpoint.resolve import Part, local_folder, needed_parts, resolve
+        from jaxinfer.checkpoint.resolve import Part, local_folder, needed_parts, resolve, tokenizer_of
         from jaxinfer.checkpoint.safetensors_file import SafetensorsFile
         from jaxinfer.runtime import nvidia
         from jaxinfer.text.tokenizer import check_tokenizer_file
@@ -397,10 +397,12 @@ def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
     if needs_device and config.device == "cuda" and not nvidia.driver_present() and not nvidia.list_gpus():
         raise DeviceError(nvidia.NO_DRIVER)
     tokenizer: tuple[Part, ...] = ("tokenizer",)
-    if config.tokenizer is not None and local_folder(config.tokenizer) is not None:
-        check_tokenizer_file((resolve(config.tokenizer, needs=tokenizer).folder / TOKENIZER).read_bytes())
-    elif config.tokenizer is not None:
-        check_hub_name(config.tokenizer, None, None, tokenizer)
+    if config.tokenizer is not None:
+        with tokenizer_of(config.tokenizer):
+            if local_folder(config.tokenizer) is None:
+                check_hub_name(config.tokenizer, None, None, tokenizer)
+            else:
+                check_tokenizer_file((resolve(config.tokenizer, needs=tokenizer).folder / TOKENIZER).read_bytes())
     needs, overrides = needed_parts(config), config.hf_overrides
     if local_folder(config.model) is None:
         check_hub_name(config.model, config.revision, config.download_dir, needs)
