@@ -201,5 +201,7 @@ def _usage(error: click.ClickException) -> str:
         return _too_many(context, extra[1])
     if isinstance(error, click.BadParameter) and error.param is not None and (found := _WRONG.fullmatch(error.message)):
         return _wrong_value(error.param, found[1], context)
+    if isinstance(error, click.BadParameter) and error.param is not None and error.message.startswith("must be "):
+        return f"{error.param.opts[0]} {error.message}"  # of a type of ours
     message = f"{message[0].lower()}{message[1:].rstrip('.')}"
     return message if message.endswith("?") else f"{message}; see `{path} --help`"

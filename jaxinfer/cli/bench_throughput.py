@@ -34,7 +34,7 @@ command = EngineCommand(
     [
         click.Option(
             ["--loads"],
-            type=Counts("REQUESTS:IN:OUT"),
+            type=Counts("REQUESTS:IN:OUT", "64:512:256"),
             metavar="N:IN:OUT,...",
             help="Requests, prompt and output tokens of each call.  [as many requests as take some seconds]",
         ),

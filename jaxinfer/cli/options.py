@@ -187,7 +187,7 @@ class GroupedCommand(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {}
         is_all = ctx.meta.get(ALL_HELP, False)
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
+            record = _help_record(param, ctx)
             if record is not None and record[1] and (is_all or _in_short_help(param)):
                 group = param.group if is_all and isinstance(param, GroupedOption) else "Options"
                 groups.setdefault(group, []).append(record)
@@ -202,6 +202,17 @@ class GroupedCommand(click.Command):
         elif len(hidden) > 2:  # --debug and --help-all are not worth a line
             formatter.write_paragraph()
             formatter.write_text(f"`{ctx.command_path} --help-all` shows {len(hidden)} more options.")
+
+
+_RANGE = re.compile(r"  \[x>=?(\S+)\]$")  # click's words of a range, at the end of a help text
+
+
+def _help_record(param: click.Parameter, ctx: click.Context) -> tuple[str, str] | None:
+    """click's, with its range in words; one from 0 or 1 on goes without saying."""
+    record = param.get_help_record(ctx)
+    if record is None or not isinstance(param.type, click.IntRange | click.FloatRange):
+        return record
+    return record[0], _RANGE.sub("" if param.type.min in (0, 1) else r"  [at least \1]", record[1])
 
 
 def _in_short_help(param: click.Parameter) -> bool:
