@@ -62,7 +62,10 @@ command = EngineCommand(
             help="Prompts' tokens in batches above 1.  [128]",
         ),
         click.Option(
-            ["--shapes"], type=Counts("BATCHxPROMPT", "16x4096"), metavar="BxP,BxP", help="Further batches, as in 16x4096."
+            ["--shapes"],
+            type=Counts("BATCHxPROMPT", "16x4096"),
+            metavar="BxP,BxP",
+            help="Further batches, as in 16x4096.",
         ),
         click.Option(
             ["--cached-prefix"],

@@ -153,7 +153,10 @@ def compared(cli, file) -> str:
         (["latncy"], "error: unknown command 'latncy', did you mean 'latency'?"),
         (["latency", "--shapes", "4"], "--shapes must be BATCHxPROMPT of integers of at least 1, or several with "),
         (["latency", "--batch-sizes", "0"], "--batch-sizes must be integers of at least 1 with commas between them, "),
-        (["throughput", "--loads", "4:0:1"], "--loads must be REQUESTS:IN:OUT of integers of at least 1, or several with "),
+        (
+            ["throughput", "--loads", "4:0:1"],
+            "--loads must be REQUESTS:IN:OUT of integers of at least 1, or several with ",
+        ),
         (["latency", "--compare", "/no/such"], "file not found: /no/such (--compare)"),
         (["latency", "--json", "/no/such/file"], "--json must name a file in a folder that exists"),
         (["serve", "--url", "localhost:80"], "--url must begin with http:// or https://, then name a host"),
