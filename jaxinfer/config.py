@@ -333,8 +333,9 @@ def size_words(num_bytes: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """As in 1 row and 2 rows."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """As in 1 row and 2 rows, 1 batch and 2 batches."""
+    ending = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{count:,} {noun}{'' if count == 1 else ending}"
 
 
 def flag_of(name: str) -> str:

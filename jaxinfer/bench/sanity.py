@@ -105,7 +105,7 @@ def _of_plain_english(llm: LLM, *, is_random: bool) -> list[Check]:
     strange = [value for value in logprobs if not -math.inf < value <= 0]
     mean, guess = -sum(logprobs) / len(logprobs), math.log(llm.info.vocab_size)
     finite = Check(
-        "finite", not strange, f"{len(strange)} of {len(logprobs)} tokens have log-probability {strange[:1]}"
+        "finite", not strange, f"{len(strange)} of {counted(len(logprobs), 'token')} have log-probability {strange[:1]}"
     )
     if is_random:
         return [finite]

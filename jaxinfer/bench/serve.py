@@ -32,6 +32,7 @@ from jaxinfer.bench.outcomes import (
     wholes,
 )
 from jaxinfer.bench.report import Report, Table, Value, percentile
+from jaxinfer.config import counted
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.events import Event, OnEvent, ignore
 
@@ -73,16 +74,17 @@ def run(
     """Load a server and describe it. Raises EngineError when no request was answered."""
     on_event(Event("measure", f"asking {load.url} for its models"))
     load, source = completed(load)
-    on_event(Event("measure", f"{warm_up} requests before the clock starts"))
+    on_event(Event("measure", f"{counted(warm_up, 'request')} before the clock starts"))
     warmed = [ask_once(load.target, "POST", PATH, load.body(-1 - number)) for number in range(warm_up)]
-    on_event(Event("measure", f"{load.requests} requests of {load.input_tokens} + {load.output_tokens} tokens"))
+    tokens = f"{load.input_tokens} + {load.output_tokens} tokens"
+    on_event(Event("measure", f"{counted(load.requests, 'request')} of {tokens}"))
     results = drive(shares(load, processes))
     good = [outcome for outcome in results.outcomes if not outcome.error]
     failed = [reply.error for reply in warmed if reply.error] + [one.error for one in results.outcomes if one.error]
     if not good:
         if failed[0].startswith(NO_CONNECTION):
             raise unreached(load.target, failed[0])
-        fact = f"none of {load.requests} requests was, the first failed with: {failed[0]}"
+        fact = f"none of {counted(load.requests, 'request')} was, the first failed with: {failed[0]}"
         cure = f"if it names token ids, lower --vocab-size (now {load.vocab_size})"
         raise EngineError(f"requests must be answered, {fact}; {cure}")
     name = label(load)
@@ -95,14 +97,14 @@ def run(
         on_event(Event("measure", "the same clients beside mock servers"))
         tables.append(_client(load, processes, rate, name))
     if failed:
-        counted = [(error, failed.count(error)) for error in dict.fromkeys(failed)]
-        tables.append(Table("errors", ("error", "requests"), counted[:20]))
+        kinds = [(error, failed.count(error)) for error in dict.fromkeys(failed)]
+        tables.append(Table("errors", ("error", "requests"), kinds[:20]))
     at_once = f"{load.at_once()} at once" if load.concurrency or not load.rate else "as they come"
     pace = f", {load.rate:g} a second on average (Poisson)" if load.rate else ""
     facts = [("server", load.url), ("model", load.model), *machine.facts()]
-    facts += [("load", f"{load.requests} requests, {at_once}{pace}, seed {load.seed}")]
+    facts += [("load", f"{counted(load.requests, 'request')}, {at_once}{pace}, seed {load.seed}")]
     facts += [("prompts", f"ids below {load.vocab_size:,}, {source}")]
-    facts += [("client", f"{min(processes, load.at_once())} processes, httptools over uvloop")]
+    facts += [("client", f"{counted(min(processes, load.at_once()), 'process')}, httptools over uvloop")]
     return Report("jaxinfer bench serve", facts, tables, NOTES)
 
 

@@ -202,7 +202,7 @@ class Timed:
             timed.facts += event.rows
             if event.kind in ("serving", "ready"):
                 timed.facts.append((f"{event.kind} after", f"{event.seconds:.1f} s, without imports"))
-        timed.facts.append(("compiled", f"{len(compiled)} steps, {cached} of them from the cache"))
+        timed.facts.append(("compiled", f"{counted(len(compiled), 'step')}, {cached} of them from the cache"))
         timed.facts.append((COMPILING, f"{core.stats().device.compile_s:.1f} s, of several at once each counted"))
         return timed
 

@@ -105,7 +105,7 @@ class Conversation:
                     click.echo(f"(saved to {rest})", err=True)
                 case "/load":
                     load(Path(need_file(word, rest)), self)
-                    click.echo(f"({len(self.messages)} messages of {rest})", err=True)
+                    click.echo(f"({counted(len(self.messages), 'message')} of {rest})", err=True)
                 case _:
                     raise ConfigError(unknown_name(word, [name.split()[0] for name in COMMANDS], "command"))
         except (ConfigError, ApiError) as error:

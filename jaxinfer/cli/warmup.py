@@ -42,7 +42,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     core.close()
     for line in report(compiled):
         click.echo(line)
-    click.echo(f"{len(compiled)} steps in {time.monotonic() - began_s:.1f} s")
+    click.echo(f"{counted(len(compiled), 'step')} in {time.monotonic() - began_s:.1f} s")
     return 0
 
 

@@ -102,7 +102,7 @@ class Recording:
         return len(self.steps)
 
     def __repr__(self) -> str:
-        return f"Recording of {len(self)} steps"
+        return f"Recording of {counted(len(self), 'step')}"
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in ("step", "ms", "rows", "tokens", "running", "waiting", "pages"))

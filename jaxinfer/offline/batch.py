@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from jaxinfer.config import counted
 from jaxinfer.errors import ConfigError
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.offline.formats import (
@@ -100,7 +101,8 @@ class OpenBatch:
         if journal is not None:
             self.tally.num_before, self.tally.num_errors_before = journal.num_done, journal.num_errors
             if journal.num_cut_bytes:
-                torn = f"repaired {journal.num_cut_bytes:,} bytes of an unfinished line were cut from {journal.path}"
+                size = counted(journal.num_cut_bytes, "byte")
+                torn = f"repaired an unfinished line of {size} was cut from {journal.path}"
                 self.tally.notes.append(torn)
 
     @property
