@@ -484,7 +484,10 @@ def _config_path(file: str) -> Path:
     folders = room / "configs", room.parent / "configs"  # of a wheel, of a checkout
     presets = {preset.stem: preset for folder in folders for preset in folder.glob("*.toml")}
     if file not in presets:
-        raise ConfigError(unknown_name(file, presets, "preset"))
+        message = unknown_name(file, presets, "preset")
+        raise ConfigError(
+            message if message.endswith("?") else f"{message}; name one of them, or a file, with --config"
+        )
     return presets[file]
 
 

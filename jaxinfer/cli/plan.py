@@ -87,7 +87,14 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         model = as_computed(config, family.model(facts, config.quantization), target)
         # as runtime/device.py sizes the pool
         share = config.gpu_memory_utilization if target.platform == "gpu" else 1.0
-        free, backends = int(target.free_bytes * share), backends_for(config, model, target)
+        free = int(target.free_bytes * share)
+        try:
+            backends = backends_for(config, model, target)
+        except ConfigError as error:  # to set the device changes nothing of a card that is planned for
+            named = params["target"] is not None
+            raise ConfigError(
+                str(error).replace("set device to cpu", "say --for cpu") if named else str(error)
+            ) from error
         model = as_held(model, backends)
     if (said := unfollowed(facts)) is not None:
         source.append(("not followed", f"{said}; keys and values are kept in {config.dtype_for(model.dtype)}"))
@@ -174,8 +181,9 @@ def with_cards(error: str, cards: list[str], *, is_here: bool) -> str:
 
 
 def with_memory(error: str, memory: str | None) -> str:
-    """The error with the first cure of who gave --memory: more of it."""
+    """The error with the first cure of who gave --memory: more of it. The machine's own memory is none."""
     fact, _, cure = error.partition("; ")
+    cure = cure.removeprefix("free some memory, ").removesuffix(", or a larger machine")
     return error if memory is None else f"{fact}; raise --memory, now {memory}, or {cure}"
 
 
