@@ -9,7 +9,7 @@ from jaxinfer.bench import machine
 from jaxinfer.bench.latency import Say, generate
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Report, Table, Value
-from jaxinfer.config import EngineConfig, Resolved
+from jaxinfer.config import EngineConfig, Resolved, counted
 from jaxinfer.errors import JaxInferError
 from jaxinfer.llm.build import start_core
 from jaxinfer.llm.events import Event, OnEvent

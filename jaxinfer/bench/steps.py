@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from jaxinfer.config import EngineConfig, Limits
+from jaxinfer.config import EngineConfig, Limits, counted
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.sequence import Output
 from jaxinfer.llm.build import start_core

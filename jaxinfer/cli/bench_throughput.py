@@ -36,7 +36,7 @@ command = EngineCommand(
             ["--loads"],
             type=Counts("REQUESTS:IN:OUT", "64:512:256"),
             metavar="N:IN:OUT,...",
-            help="Requests, prompt and output tokens of each call.  [as many requests as take some seconds]",
+            help="Requests, prompt and output tokens of each call.  [what takes some seconds, at least max-num-seqs]",
         ),
         click.Option(
             ["--tries"],

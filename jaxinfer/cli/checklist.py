@@ -274,7 +274,8 @@ class Checklist:
         if event.kind == "load" and event.total:
             return f"load     {_load_text(event)}"
         if event.kind == "measure" and event.total:
-            return f"measure  {event.detail}  {_bar(event.done / event.total)}  ({seconds:.0f} s)"
+            count = f"{event.done:,} of {event.total:,} {event.detail}"
+            return f"measure  {count}  {_bar(event.done / event.total)}  ({seconds:.0f} s)"
         total = event.num_serving if self._until_serving and event.done <= event.num_serving else event.total
         count = f"{event.done} of {total}  " if total else ""
         detail = event.detail or "preparing"  # of compiling, before the first step is done

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from jaxinfer.cli.session import checked
-from jaxinfer.config import parse_int, unknown_name
+from jaxinfer.config import counted, parse_int, unknown_name
 from jaxinfer.errors import ApiError, ConfigError
 from jaxinfer.files import read_file
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxinfer.cli.options import COUNT, SECONDS, server_option
-from jaxinfer.config import parse_int
+from jaxinfer.config import counted, parse_int
 from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.files import read_text
 

@@ -11,7 +11,7 @@ import click
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.options import EngineCommand, check_start
 from jaxinfer.cli.session import opening
-from jaxinfer.config import Resolved
+from jaxinfer.config import Resolved, counted
 from jaxinfer.engine.interrupts import ended_by_ctrl_c
 from jaxinfer.errors import ConfigError
 from jaxinfer.llm.events import Event

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from jaxinfer.config import counted
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.logprobs import TokenLogprob, token_text
 from jaxinfer.text.tools.reader import WholeCalls

@@ -8,6 +8,7 @@ import html
 import time
 from collections.abc import Iterator
 
+from jaxinfer.config import counted
 from jaxinfer.engine.scheduler import Scheduler, Step
 
 BLANK, CACHED, SHARED = "", "cached", "shared"

@@ -6,6 +6,7 @@ import re
 import secrets
 from collections.abc import Sequence
 
+from jaxinfer.config import counted
 from jaxinfer.errors import ConfigError
 
 _OTHER = re.compile(r"[^!-~]")
