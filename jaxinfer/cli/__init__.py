@@ -6,6 +6,7 @@
 import re
 import shlex
 import sys
+import time
 from typing import Any
 
 import click
@@ -73,7 +74,7 @@ def jaxinfer(ctx: click.Context) -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit: 0, or the code of jaxinfer/errors.py with the cause as the last line."""
-    state = {"debug": False}
+    state = {"debug": False, "began_s": time.monotonic()}  # BEGAN_S of checklist.py
     guard_streams()
     try:
         code = jaxinfer.main(args=args, prog_name="jaxinfer", standalone_mode=False, obj=state)

@@ -398,7 +398,9 @@ def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
     tell: a GPU without a driver, a folder that is no whole model, a tokenizer.json that cannot be read, a name that
     neither the cache nor the hub has, a context that config.json rules out.
     """
-    with interrupts_held():
+    from jaxinfer.cli.checklist import telling
+
+    with interrupts_held(), telling("the model's files"):
         from jaxinfer.checkpoint.contents import TOKENIZER
         from jaxinfer.checkpoint.resolve import Part, local_folder, needed_parts, resolve, tokenizer_of
         from jaxinfer.checkpoint.safetensors_file import SafetensorsFile
