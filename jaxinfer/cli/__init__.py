@@ -233,6 +233,12 @@ def _usage(error: click.ClickException) -> str:
     message = error.format_message()
     if isinstance(error, WholeFault):
         return message
+    if (
+        isinstance(error, click.MissingParameter)
+        and error.param is not None
+        and isinstance(error.param.type, click.Choice)
+    ):
+        return f"{_word(error.param)} must be {_law(error.param.type)}, got none; name one of them"
     if isinstance(error, click.BadOptionUsage) and "requires an argument" in error.message:
         return f"{error.option_name} needs a value, got none; see `{path} --help`"
     if context and (extra := _EXTRA.fullmatch(error.message)):

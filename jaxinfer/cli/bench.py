@@ -47,7 +47,8 @@ def publish(make: "Callable[[Checklist], Report]", params: Mapping[str, Any], fi
         if target is not None and not target.absolute().parent.is_dir():
             raise ConfigError(f"--json must name a file in a folder that exists, got {target}; make the folder")
         report = make(checklist)
-    click.echo(report.as_markdown(old, is_brief=not params.get("verbose", True)), nl=False)
+    is_brief = sys.stdout.isatty() and not params.get("verbose", True)  # a file keeps all
+    click.echo(report.as_markdown(old, is_brief=is_brief), nl=False)
     if target is not None:
         try:
             target.write_text(report.as_json(), encoding="utf-8")

@@ -184,8 +184,8 @@ VOLUME_OPTIONS: tuple[click.Option, ...] = (
 class Checklist:
     """Takes the events of one start, from any thread. Use as a context manager.
 
-    first: what goes on until an event comes, since began_s or from now on.    until_serving: whoever waits goes on when the model serves, so the
-    count of executables is of those that serving needs.
+    first: what goes on until an event comes, since began_s or from now on.    until_serving: whoever waits goes on when
+    the model serves, so the count of executables is of those that serving needs.
 
     Invariant: while it is open, something is shown at least every 3 s; when it is closed, nothing is.
     """
@@ -259,6 +259,7 @@ class Checklist:
             self._screen.close()
             self._screen.say(f"resolve  {event.detail}")
         elif event.rows:
+            self._screen.say(f"device   {event.detail}")
             for line in table(event.rows, indent="         "):
                 self._screen.say(line)
         elif event.kind == "ready":

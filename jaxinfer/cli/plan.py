@@ -90,11 +90,8 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         free = int(target.free_bytes * share)
         try:
             backends = backends_for(config, model, target)
-        except ConfigError as error:  # to set the device changes nothing of a card that is planned for
-            named = params["target"] is not None
-            raise ConfigError(
-                str(error).replace("set device to cpu", "say --for cpu") if named else str(error)
-            ) from error
+        except ConfigError as error:
+            raise type(error)(with_target(str(error), params["target"])) from error
         model = as_held(model, backends)
     if (said := unfollowed(facts)) is not None:
         source.append(("not followed", f"{said}; keys and values are kept in {config.dtype_for(model.dtype)}"))
@@ -178,6 +175,11 @@ def with_cards(error: str, cards: list[str], *, is_here: bool) -> str:
         return f"{fact}; {', or '.join([*settings, 'choose a smaller model'])} (no card of --for holds it alone)"
     other = f"take a card that holds it (--for {', '.join(cards[:3])})"
     return "; ".join([fact, ", or ".join([*settings, other, *([] if settings else ["choose a smaller model"])])])
+
+
+def with_target(error: str, target: str | None) -> str:
+    """The error with the cure of who gave --for: --device changes nothing of a card that is planned for."""
+    return error if target is None else error.replace("set device to cpu", "say --for cpu")
 
 
 def with_memory(error: str, memory: str | None) -> str:

@@ -181,7 +181,7 @@ def _look(rows: Iterator[Raw]) -> tuple[Iterator[Raw], Form]:
     return itertools.chain(seen, rows), "plain"
 
 
-async def telling(work: Awaitable[None], tell: Callable[[], None], pause_s: Callable[[float], float]) -> None:
+async def with_progress(work: Awaitable[None], tell: Callable[[], None], pause_s: Callable[[float], float]) -> None:
     """Do the work; tell of it until it ends.    pause_s: until it is told again, of the seconds since it began."""
 
     async def go_on() -> None:
