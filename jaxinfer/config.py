@@ -333,8 +333,8 @@ def size_words(num_bytes: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """As in 1 row and 2 rows."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """As in 1 row and 2 rows, 1 batch and 2 batches."""
+    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith(('s', 'x', 'ch')) else 's'}"
 
 
 def flag_of(name: str) -> str:
@@ -360,10 +360,10 @@ def are_among(fewer: list[str], more: list[str]) -> bool:
     return all(number in rest for rest in (iter(more),) for number in fewer)
 
 
-def unknown_name(name: str, known: Collection[str], what: str, cutoff: float = 0.6) -> str:
-    """The message for a name that is not one of `known`: with the nearest one, by the same cutoff, else with all."""
+def unknown_name(name: str, known: Collection[str], what: str, cutoff: float = 0.6, otherwise: str = "") -> str:
+    """The message for a name that is not one of `known`: with the nearest, by the same cutoff, else all `otherwise`."""
     near = nearest_name(name, known, cutoff)
-    cure = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known))}"
+    cure = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known))}{otherwise}"
     return f"unknown {what} {name!r}, {cure}"
 
 
@@ -483,7 +483,7 @@ def _config_path(file: str) -> Path:
     folders = room / "configs", room.parent / "configs"  # of a wheel, of a checkout
     presets = {preset.stem: preset for folder in folders for preset in folder.glob("*.toml")}
     if file not in presets:
-        raise ConfigError(unknown_name(file, presets, "preset"))
+        raise ConfigError(unknown_name(file, presets, "preset", otherwise="; name one, or a file, with --config"))
     return presets[file]
 
 

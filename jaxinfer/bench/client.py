@@ -1,5 +1,6 @@
 """One client process: `python -m jaxinfer.bench.client`. Reads a Share as a line of JSON, prepares, says ready, reads
-the start time as a second line, loads the server, and writes its Results as JSON. No jax.
+the start time as a second line, loads the server, and writes lines of how many requests have ended, then its Results
+as JSON. No jax.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from jaxinfer.bench.http_client import NO_CONNECTION, Connection, Outcome, Reply
 from jaxinfer.bench.load import Share
 
 PATH = "/v1/completions"
+EVERY_S = 0.5  # between two lines of how many requests have ended
 
 
 class ClientResults(msgspec.Struct):
@@ -33,7 +35,9 @@ async def _main(share: Share) -> None:
     await client.prepare()
     print("ready", flush=True)
     start_s = float(await asyncio.to_thread(sys.stdin.readline))
+    telling = asyncio.create_task(client.tell())
     results = await client.run(start_s)
+    telling.cancel()
     sys.stdout.buffer.write(msgspec.json.encode(results) + b"\n")
     sys.stdout.buffer.flush()
 
@@ -69,6 +73,15 @@ class Client:
                 tasks.create_task(self._work(start_s))
         interruption = read_stream(interrupting.result()) if interrupting else None
         return ClientResults([read_stream(reply) for reply in self._replies], interruption)
+
+    async def tell(self) -> None:
+        """Write how many requests have ended, where that has changed."""
+        told = 0
+        while True:
+            await asyncio.sleep(EVERY_S)
+            if len(self._replies) > told:
+                told = len(self._replies)
+                print(told, flush=True)
 
     async def _work(self, start_s: float) -> None:
         while self._queue:

@@ -21,7 +21,7 @@ from jaxinfer.bench.outcomes import first_tokens, mean_cached, paces, per_token_
 from jaxinfer.bench.program import serving
 from jaxinfer.bench.report import Report, Table, Value, percentile
 from jaxinfer.bench.serve import first_model
-from jaxinfer.config import SETTINGS, EngineConfig, Resolved, unknown_name
+from jaxinfer.config import SETTINGS, EngineConfig, Resolved, counted, unknown_name
 from jaxinfer.errors import ConfigError, EngineError
 from jaxinfer.runtime import nvidia
 
@@ -71,7 +71,8 @@ def run(resolved: Resolved, whats: tuple[str, str], key: str, wanted: Wanted, sa
         again = [asyncio.run(repeated(side, wanted)) for side in sides]
     facts = [(side.name, f"{side.what}; model {side.model}") for side in sides] + machine.facts(resolved=resolved)
     facts += [("load average", f"{loads[0]:.2f} before, {os.getloadavg()[0]:.2f} after")]
-    facts += [("requests", f"{len(wanted.prompts)} to each, {wanted.at_once} at once, {wanted.output_tokens} tokens")]
+    tokens = counted(wanted.output_tokens, "token")
+    facts += [("requests", f"{len(wanted.prompts)} to each, {wanted.at_once} at once, {tokens}")]
     tables = [Table("sides", SIDES, [of_side(side, one) for side, one in zip(sides, told, strict=True)])]
     tables += [Table("pairs", PAIRS, pairs(*told)), Table("texts", TEXTS, texts(*told, *again))]
     if different := differences(*told):

@@ -9,7 +9,7 @@ from jaxinfer.bench import machine
 from jaxinfer.bench.latency import Say, generate
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Report, Table, Value
-from jaxinfer.config import EngineConfig, Resolved
+from jaxinfer.config import EngineConfig, Resolved, counted
 from jaxinfer.errors import JaxInferError
 from jaxinfer.llm.build import start_core
 from jaxinfer.llm.events import Event, OnEvent
@@ -105,7 +105,7 @@ def _of_plain_english(llm: LLM, *, is_random: bool) -> list[Check]:
     strange = [value for value in logprobs if not -math.inf < value <= 0]
     mean, guess = -sum(logprobs) / len(logprobs), math.log(llm.info.vocab_size)
     finite = Check(
-        "finite", not strange, f"{len(strange)} of {len(logprobs)} tokens have log-probability {strange[:1]}"
+        "finite", not strange, f"{len(strange)} of {counted(len(logprobs), 'token')} have log-probability {strange[:1]}"
     )
     if is_random:
         return [finite]

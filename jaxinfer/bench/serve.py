@@ -9,6 +9,7 @@ import dataclasses
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Any
 
@@ -32,6 +33,7 @@ from jaxinfer.bench.outcomes import (
     wholes,
 )
 from jaxinfer.bench.report import Report, Table, Value, percentile
+from jaxinfer.config import counted
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.events import Event, OnEvent, ignore
 
@@ -73,16 +75,21 @@ def run(
     """Load a server and describe it. Raises EngineError when no request was answered."""
     on_event(Event("measure", f"asking {load.url} for its models"))
     load, source = completed(load)
-    on_event(Event("measure", f"{warm_up} requests before the clock starts"))
+    on_event(Event("measure", f"{counted(warm_up, 'request')} before the clock starts"))
     warmed = [ask_once(load.target, "POST", PATH, load.body(-1 - number)) for number in range(warm_up)]
-    on_event(Event("measure", f"{load.requests} requests of {load.input_tokens} + {load.output_tokens} tokens"))
-    results = drive(shares(load, processes))
+    detail = f"{'request' if load.requests == 1 else 'requests'} of {load.input_tokens} + {load.output_tokens} tokens"
+
+    def tell(num_done: int) -> None:
+        on_event(Event("measure", detail, num_done, load.requests))
+
+    tell(0)
+    results = drive(shares(load, processes), tell)
     good = [outcome for outcome in results.outcomes if not outcome.error]
     failed = [reply.error for reply in warmed if reply.error] + [one.error for one in results.outcomes if one.error]
     if not good:
         if failed[0].startswith(NO_CONNECTION):
             raise unreached(load.target, failed[0])
-        fact = f"none of {load.requests} requests was, the first failed with: {failed[0]}"
+        fact = f"none of {counted(load.requests, 'request')} was, the first failed with: {failed[0]}"
         cure = f"if it names token ids, lower --vocab-size (now {load.vocab_size})"
         raise EngineError(f"requests must be answered, {fact}; {cure}")
     name = label(load)
@@ -95,14 +102,14 @@ def run(
         on_event(Event("measure", "the same clients beside mock servers"))
         tables.append(_client(load, processes, rate, name))
     if failed:
-        counted = [(error, failed.count(error)) for error in dict.fromkeys(failed)]
-        tables.append(Table("errors", ("error", "requests"), counted[:20]))
+        kinds = [(error, failed.count(error)) for error in dict.fromkeys(failed)]
+        tables.append(Table("errors", ("error", "requests"), kinds[:20]))
     at_once = f"{load.at_once()} at once" if load.concurrency or not load.rate else "as they come"
     pace = f", {load.rate:g} a second on average (Poisson)" if load.rate else ""
     facts = [("server", load.url), ("model", load.model), *machine.facts()]
-    facts += [("load", f"{load.requests} requests, {at_once}{pace}, seed {load.seed}")]
+    facts += [("load", f"{counted(load.requests, 'request')}, {at_once}{pace}, seed {load.seed}")]
     facts += [("prompts", f"ids below {load.vocab_size:,}, {source}")]
-    facts += [("client", f"{min(processes, load.at_once())} processes, httptools over uvloop")]
+    facts += [("client", f"{counted(min(processes, load.at_once()), 'process')}, httptools over uvloop")]
     return Report("jaxinfer bench serve", facts, tables, NOTES)
 
 
@@ -241,9 +248,22 @@ async def ask(target: Target, method: str, path: str, body: bytes = b"", limit_s
             connection.close()
 
 
-def drive(parts: Sequence[Share]) -> ClientResults:
-    """Run one client process for each share, all from the same moment on. Raises EngineError when one breaks."""
+def drive(parts: Sequence[Share], on_done: Callable[[int], None] | None = None) -> ClientResults:
+    """Run one client process for each share, all from the same moment on. Raises EngineError when one breaks.
+
+    on_done: told how many requests have ended, a few times a second, from other threads.
+    """
+    num_done = [0] * len(parts)
+
+    def results_of(index: int) -> ClientResults:
+        while (line := _line(clients[index])).strip().isdigit():
+            num_done[index] = int(line)
+            if on_done is not None:
+                on_done(sum(num_done))
+        return msgspec.json.decode(line, type=ClientResults)
+
     with contextlib.ExitStack() as stack:
+        readers = stack.enter_context(ThreadPoolExecutor(len(parts)))  # ends after the clients that it reads
         clients = [stack.enter_context(program("client")) for _ in parts]
         for client, part in zip(clients, parts, strict=True):
             _write(client, msgspec.json.encode(part) + b"\n")
@@ -252,7 +272,7 @@ def drive(parts: Sequence[Share]) -> ClientResults:
         start_s = time.monotonic() + START_IN_S
         for client in clients:
             _write(client, b"%r\n" % start_s)
-        found = [msgspec.json.decode(_line(client), type=ClientResults) for client in clients]
+        found = list(readers.map(results_of, range(len(parts))))
     outcomes = [outcome for results in found for outcome in results.outcomes]
     return ClientResults(outcomes, found[0].interruption)
 

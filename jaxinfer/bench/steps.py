@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from jaxinfer.config import EngineConfig, Limits
+from jaxinfer.config import EngineConfig, Limits, counted
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.sequence import Output
 from jaxinfer.llm.build import start_core
@@ -202,7 +202,7 @@ class Timed:
             timed.facts += event.rows
             if event.kind in ("serving", "ready"):
                 timed.facts.append((f"{event.kind} after", f"{event.seconds:.1f} s, without imports"))
-        timed.facts.append(("compiled", f"{len(compiled)} steps, {cached} of them from the cache"))
+        timed.facts.append(("compiled", f"{counted(len(compiled), 'step')}, {cached} of them from the cache"))
         timed.facts.append((COMPILING, f"{core.stats().device.compile_s:.1f} s, of several at once each counted"))
         return timed
 

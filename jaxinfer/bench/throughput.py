@@ -10,7 +10,7 @@ from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Report, Table, Value
 from jaxinfer.bench.steps import StepLog, Timed
 from jaxinfer.bench.work import ModelWork, check_context, work_of
-from jaxinfer.config import Resolved
+from jaxinfer.config import Resolved, counted
 from jaxinfer.llm.events import Event, OnEvent, ignore
 
 COLUMNS = (
@@ -30,6 +30,7 @@ COLUMNS = (
 type Load = tuple[int, int, int]  # requests, prompt tokens, output tokens
 
 LARGEST: tuple[Load, ...] = ((512, 512, 256), (256, 1024, 128))  # of the loads that are sized to a model
+SHORTEST = 8  # the first call has prompts and answers of this share of a load's lengths, the next of twice the lengths
 GROWTH, ENOUGH_S = 4, 2.5  # a load of which a call takes less grows by so much: the last call takes about 10 s at most
 EVERY_S = 0.25  # between two signs of progress
 
@@ -42,30 +43,54 @@ def run(resolved: Resolved, loads: list[Load] | None, tries: int, on_event: OnEv
         check_context(prompt + output, work.context)
     limits = machine.measure_limits(config.device, on_event)
     with Timed.start(config, on_event) as timed:
-        rows = []
-        for load in loads or sized(timed, on_event):
+        rows, reasons = [], []
+        for load, reason in ((load, "") for load in loads) if loads else sized(timed, on_event):
+            reasons.append(reason)
+            if reason:
+                say(f"sized    {reason}")
             rows.append(measure(timed, load, tries, work, limits, on_event))
             say(f"{rows[-1][0]}: {rows[-1][2]:,.0f} output tok/s")
         compiles = timed.core.stats().compiles_after_ready
     facts = [*machine.facts(limits, resolved), ("compiles after ready", str(compiles))]
-    notes = NOTES + (() if loads else SIZED)
-    return Report("jaxinfer bench throughput", facts, [Table("offline", COLUMNS, rows)], notes, details=timed.facts)
+    notes = [f"Sized to this model and machine: {reason}. --loads gives others." for reason in reasons if reason]
+    tables = [Table("offline", COLUMNS, rows)]
+    return Report("jaxinfer bench throughput", facts, tables, (*NOTES, *notes), details=timed.facts)
 
 
-def sized(timed: Timed, on_event: OnEvent) -> Iterator[Load]:
-    """Each of LARGEST with as many requests as take this model and machine some seconds, at lengths that fit."""
+def sized(timed: Timed, on_event: OnEvent) -> Iterator[tuple[Load, str]]:
+    """Each of LARGEST, cut to what this model and machine do in some seconds, and why it was cut so.
+
+    At least max_num_seqs requests, or the rate is not of a full batch: lengths grow to their own before requests do.
+    """
     for most, prompt, output in LARGEST:
         while prompt + output > timed.core.limits.max_model_len:
             prompt, output = max(1, prompt // 2), max(1, output // 2)
-        requests = 1
-        while requests < most:
-            llm, log = timed.llm(prefix_caching=False)
-            prompts = Prompts(llm.info.vocab_size, (timed.config.seed, requests, prompt))
-            log.before = progress(log, f"how many requests of {prompt} + {output} tokens take seconds", 0, on_event)
-            if generate(llm, prompts.many(requests, prompt), output)[0] > ENOUGH_S:
+        requests = least = min(most, timed.core.limits.max_num_seqs)
+        share = SHORTEST
+        while True:
+            load = requests, max(1, prompt // share), max(1, output // share)
+            seconds = try_load(timed, load, on_event)
+            if seconds > ENOUGH_S or (requests, share) == (most, 1):
                 break
-            requests = min(most, GROWTH * requests)
-        yield requests, prompt, output
+            requests, share = (requests, share // 2) if share > 1 else (min(most, GROWTH * requests), 1)
+        enough = f", {ENOUGH_S} s are enough" if seconds > ENOUGH_S else ""
+        floor = f"; {least} requests, which max_num_seqs computes together, are the least" if requests == least else ""
+        yield load, f"{named(load)}, as a call took {seconds:.1f} s{enough}{floor}"
+
+
+def try_load(timed: Timed, load: Load, on_event: OnEvent) -> float:
+    """How many seconds one call takes."""
+    requests, prompt, output = load
+    llm, log = timed.llm(prefix_caching=False)
+    prompts = Prompts(llm.info.vocab_size, (timed.config.seed, requests, prompt))
+    detail = f"tokens, to size the load: {counted(requests, 'request')} of {prompt} + {output}"
+    log.before = progress(log, detail, requests * (prompt + output), on_event)
+    return generate(llm, prompts.many(requests, prompt), output)[0]
+
+
+def named(load: Load) -> str:
+    requests, prompt, output = load
+    return f"{requests}x({prompt},{output})"
 
 
 def progress(log: StepLog, what: str, total: int, on_event: OnEvent) -> Callable[[int], None]:
@@ -93,7 +118,7 @@ def measure(
     prompts = Prompts(llm.info.vocab_size, timed.config.seed)
     tokens = requests * (prompt + output)
     total = together * (prompt + 2) + tries * tokens
-    log.before = progress(log, f"{requests} requests of {prompt} + {output} tokens", total, on_event)
+    log.before = progress(log, f"tokens, {counted(requests, 'request')} of {prompt} + {output}", total, on_event)
     generate(llm, prompts.many(together, prompt), 2)
     index, before = len(log.steps), llm.stats()
     tried = [generate(llm, prompts.many(requests, prompt), output) for _ in range(tries)]
@@ -104,10 +129,9 @@ def measure(
     host = None if host_s is None else host_s * 1e6
     preempted = (llm.stats().preemptions - before.preemptions) / tries
     cached = sum(one.metrics.cached_tokens for one in outputs)
-    return f"{requests}x({prompt},{output})", *rates, steps, tokens / steps, host, preempted, cached
+    return named(load), *rates, steps, tokens / steps, host, preempted, cached
 
 
-SIZED = ("The number of requests was sized to this model and machine: a call takes seconds. --loads gives others.",)
 NOTES = (
     "Fresh random token ids, greedy, EOS ignored, no text made, prefix cache off. The serial roof is the time to read "
     "weights, keys and values in every step at the bandwidth measured in this run, plus the operations at its matmul "

@@ -4,10 +4,11 @@ Everything that can be wrong with a checkpoint short of its tensors is found her
 read or downloaded. Only JSON is parsed and only safetensors are accepted; no code from a checkpoint is run.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,6 +45,7 @@ _URL = re.compile(r"(?:https?://[^/]+|hf\.co|huggingface\.co)/([^/]+/[^/?#:]+).*
 TAGGED = re.compile(r"(?:[\w.-]+/)?([A-Za-z][\w.-]*):(latest|e?\d[\d.x]*[bm](?:-[\w.-]+)?)")
 """A model as Ollama names it: its family, then its size or the newest."""
 BLANKS = ("MODEL", "FOLDER")  # what help texts and pages say where a model is to be named
+TOKENIZER_FLAG = "--tokenizer"
 _MAX_SIBLINGS = 10_000  # folder entries looked through for a did-you-mean
 
 
@@ -149,35 +151,37 @@ def find_repo(
     return repo
 
 
-def local_folder(model: str, *, law: str = "an existing folder, a hub id or 'demo'") -> Path | None:
+def local_folder(
+    model: str, *, what: str = "the model", law: str = "an existing folder, a hub id or 'demo'"
+) -> Path | None:
     """The folder that `model` names; None when it has the form of a hub id. Raises CheckpointError if it is neither.
 
-    law: what it must be.
+    what: is named.    law: what it must be.
     """
     if model == "demo":
         return DEMO_FOLDER
     if not model or "\0" in model or len(model) > 4096 or any(len(part) > 255 for part in model.split("/")):
-        raise CheckpointError(f"the model must be a folder, a hub id or 'demo', got {model[:60]!r}; name one")
+        raise CheckpointError(f"{what} must be a folder, a hub id or 'demo', got {model[:60]!r}; name one")
     path = _expanded(model)
     if path.is_dir():
         return path
     if path.name in BLANKS:
-        law = f"the model must be a folder, a hub id or 'demo', got {model!r}, which stands for one"
+        law = f"{what} must be a folder, a hub id or 'demo', got {model!r}, which stands for one"
         raise CheckpointError(f"{law}; name one, as in 'Qwen/Qwen3-0.6B'")
     if path.is_file():
         cure = "GGUF is not supported, take the safetensors version" if path.suffix == ".gguf" else "name its folder"
-        raise CheckpointError(f"the model must be a folder or a hub id, got the file {model!r}; {cure}")
+        raise CheckpointError(f"{what} must be a folder or a hub id, got the file {model!r}; {cure}")
     if url := _URL.fullmatch(model):
-        raise CheckpointError(f"the model must be a folder or a hub id, got the URL {model!r}; name it {url[1]!r}")
+        raise CheckpointError(f"{what} must be a folder or a hub id, got the URL {model!r}; name it {url[1]!r}")
     if tag := TAGGED.fullmatch(model):
         known = nearest(f"{tag[1]}-{tag[2]}")
         cure = f"name it {known!r}" if known else "name the model as huggingface.co does, as in 'Qwen/Qwen3-0.6B'"
-        raise CheckpointError(f"the model must be a folder or a hub id, got {model!r}, a name of Ollama's; {cure}")
+        raise CheckpointError(f"{what} must be a folder or a hub id, got {model!r}, a name of Ollama's; {cure}")
     if path.suffix == ".gguf":
         raise CheckpointError(f"cannot run {model}: {unsupported(model)}")
     if _HUB_ID.fullmatch(model) and ".." not in model:
         return None
-    raise CheckpointError(f"the model must be {law}, got {model!r}; {_suggestion(model, ())}")
+    raise CheckpointError(f"{what} must be {law}, got {model!r}; {_suggestion(model, ())}")
 
 
 def _expanded(model: str) -> Path:
@@ -242,6 +246,17 @@ def _read_folder(
         weight_map=weight_map,
         commit=commit,
     )
+
+
+@contextlib.contextmanager
+def tokenizer_of(name: str) -> Iterator[None]:
+    """Say of what is wrong with another tokenizer's files that --tokenizer named them."""
+    local_folder(name, what=TOKENIZER_FLAG)
+    try:
+        yield
+    except CheckpointError as error:
+        error.args = (f"{TOKENIZER_FLAG}: {error}",)
+        raise
 
 
 def _ignore(told: object) -> None:

@@ -6,6 +6,7 @@
 import re
 import shlex
 import sys
+import time
 from typing import Any
 
 import click
@@ -73,7 +74,7 @@ def jaxinfer(ctx: click.Context) -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit: 0, or the code of jaxinfer/errors.py with the cause as the last line."""
-    state = {"debug": False}
+    state = {"debug": False, "began_s": time.monotonic()}  # BEGAN_S of checklist.py
     guard_streams()
     try:
         code = jaxinfer.main(args=args, prog_name="jaxinfer", standalone_mode=False, obj=state)
@@ -156,14 +157,44 @@ def _too_many(context: click.Context, extra: str) -> str:
     return f"{path} takes {allowed}, got {extra!r}{' too' if takes else ''}; {cure}"
 
 
-def _meant_flag(option: str, own: list[str], others: list[str]) -> str | None:
-    """One slip away from an own flag or from another program's, spelt much like an own one, or some of its words."""
+_SENSE = re.compile(r"--((?:no-|disable-|enable-|use-)*)(.*)")
+
+
+def _sense(flag: str) -> tuple[str, bool]:
+    """A flag without dashes and words of its sense, and whether it turns something off."""
+    found = _SENSE.fullmatch(flag)
+    return (found[2], bool(re.search("no-|disable-", found[1]))) if found else (flag, False)
+
+
+def _meant_flag(option: str, own: list[str], switches: list[str], others: list[str]) -> str | None:
+    """One slip away from an own flag or from another program's, or of its sense and spelt much like an own one, or with
+    some of its words. A slip spares the first letter, and a word of three letters has none.
+
+    switches: the own flags without a value, which are all that can be turned on and off.
+    """
     from jaxinfer.config import are_among, nearest_name
 
-    if slips := [flag for flag in (*own, *others) if is_one_slip(option, flag)]:
+    slips = [flag for flag in (*own, *others) if flag[2:3] == option[2:3] and is_one_slip(option, flag)]
+    if slips and (slips[0] in own or len(option) > 5):
         return slips[0]
-    longer = [flag for flag in own if are_among(option.split("-"), flag.split("-"))]
-    return nearest_name(option, own, 0.8) or (longer[0] if len(longer) == 1 else None)
+    name, is_off = _sense(option)
+    kind = own if option == f"--{name}" else switches
+    alike = {_sense(flag)[0]: flag for flag in kind if _sense(flag)[1] == is_off}
+    if near := nearest_name(name, [each for each in alike if _are_spelt_alike(name, each)], 0.75):
+        return alike[near]
+    ending = [flag for each, flag in alike.items() if each.endswith(f"-{name}")]
+    longer = [flag for each, flag in alike.items() if are_among(name.split("-"), each.split("-"))]
+    return next((flags[0] for flags in (ending, longer) if len(flags) == 1), None)
+
+
+def _are_spelt_alike(name: str, other: str) -> bool:
+    """Whether no word of one stands in the place of quite another word: max-batch-size is not max-batch-rows."""
+    from jaxinfer.config import nearest_name
+
+    words, others = name.split("-"), other.split("-")
+    if len(words) != len(others):
+        return True
+    return all(nearest_name(word, [each], 0.65) for word, each in zip(words, others, strict=True))
 
 
 def _near(option: str, context: click.Context) -> str:
@@ -172,14 +203,21 @@ def _near(option: str, context: click.Context) -> str:
     """
     from jaxinfer.cli.foreign import flags_of_others, refusal
 
-    names = [name for param in context.command.get_params(context) for name in param.opts + param.secondary_opts]
+    options = [param for param in context.command.get_params(context) if isinstance(param, click.Option)]
+    names = [name for each in options for name in each.opts + each.secondary_opts]
     long = [name for name in names if name.startswith("--")]
     verb = context.command_path.partition(" ")[2]
-    near = _meant_flag(option, long, flags_of_others(names, verb)) if option.startswith("--") else None
+    near = None
+    if option.startswith("--"):
+        switches = [name for each in options if each.is_flag for name in each.opts + each.secondary_opts]
+        near = _meant_flag(option, long, switches, flags_of_others(names, verb))
     is_group = isinstance(context.command, click.Group)
     if len(option) == 2 and (is_group or "--help-all" not in names):  # among dozens a letter means nothing
         begin = [name for name in long if name.startswith(f"-{option.lower()}")]
         near = begin[0] if len(begin) == 1 else None
+    name, is_off = _sense(option)
+    if near is None and is_off and f"--{name}" in long:
+        return f"leave --{name} out instead"
     if near is not None:
         reason = refusal(near, "", names, verb) if near not in names else None
         return f"did you mean {near!r}?" + (f" {reason}" if reason else "")
@@ -195,11 +233,19 @@ def _usage(error: click.ClickException) -> str:
     message = error.format_message()
     if isinstance(error, WholeFault):
         return message
+    if (
+        isinstance(error, click.MissingParameter)
+        and error.param is not None
+        and isinstance(error.param.type, click.Choice)
+    ):
+        return f"{_word(error.param)} must be {_law(error.param.type)}, got none; name one of them"
     if isinstance(error, click.BadOptionUsage) and "requires an argument" in error.message:
         return f"{error.option_name} needs a value, got none; see `{path} --help`"
     if context and (extra := _EXTRA.fullmatch(error.message)):
         return _too_many(context, extra[1])
     if isinstance(error, click.BadParameter) and error.param is not None and (found := _WRONG.fullmatch(error.message)):
         return _wrong_value(error.param, found[1], context)
+    if isinstance(error, click.BadParameter) and error.param is not None and error.message.startswith("must be "):
+        return f"{error.param.opts[0]} {error.message}"  # of a type of ours
     message = f"{message[0].lower()}{message[1:].rstrip('.')}"
     return message if message.endswith("?") else f"{message}; see `{path} --help`"

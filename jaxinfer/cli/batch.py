@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxinfer.cli import transport
-from jaxinfer.cli.checklist import VOLUME_OPTIONS, Screen, screen_for
+from jaxinfer.cli.checklist import VOLUME_OPTIONS, screen_for, telling
 from jaxinfer.cli.options import EngineCommand, GroupedOption
 from jaxinfer.cli.session import checked_flags, started
 from jaxinfer.cli.transport import transport_for
 from jaxinfer.config import Resolved
+from jaxinfer.engine.interrupts import ended_by_ctrl_c
 from jaxinfer.errors import ConfigError
 from jaxinfer.offline.names import FORMATS
 
@@ -20,15 +21,17 @@ if TYPE_CHECKING:
     from jaxinfer.offline.batch import BatchJob, OpenBatch
     from jaxinfer.offline.journal import Journal
 
-# Between two lines of progress: on a terminal; elsewhere; and there after a while, as a file keeps all of a long job
-LIVE_S, PLAIN_S, LATER_S, A_WHILE_S = 0.5, 2.0, 10.0, 60.0
+# Between two signs of progress: on a terminal; elsewhere, where a line is shown if none was for a while; and there
+# after A_WHILE_S, as a file keeps all of a long job
+LIVE_S, PLAIN_S, LATER_S, A_WHILE_S = 0.5, 0.25, 10.0, 60.0
 DEFAULTS = ("max_tokens", "temperature", "top_p", "top_k", "min_p")
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Open the files, start the model, answer, publish. Returns 0, or HAD_ERRORS when rows could not be answered."""
-    from jaxinfer.offline.batch import open_batch
-    from jaxinfer.protocol.sampling import SamplingParams
+    with ended_by_ctrl_c(), telling("the rows"):
+        from jaxinfer.offline.batch import open_batch
+        from jaxinfer.protocol.sampling import SamplingParams
 
     checked_flags(SamplingParams(**{name: params[name] for name in DEFAULTS}))
     with open_batch(batch_of(resolved, params)) as batch:
@@ -82,13 +85,12 @@ def batch_of(resolved: Resolved, params: Mapping[str, Any]) -> "BatchJob":
 
 def answer(resolved: Resolved, params: Mapping[str, Any], batch: "OpenBatch") -> None:
     """Run the job over a model of its own, which is gone afterwards."""
-    from jaxinfer.offline.batch import telling
+    from jaxinfer.offline.batch import with_progress
 
-    transport = transport_for(resolved.config, params)
-    with transport as new_transport, started(resolved, screen_for(sys.stderr, params), new_transport) as (runner, llm):
-        screen = progress_screen(params)
+    transport, screen = transport_for(resolved.config, params), screen_for(sys.stderr, params)
+    with transport as new_transport, started(resolved, screen, new_transport) as (runner, llm):
         try:
-            runner.run(telling(batch.run(llm), lambda: screen.show(f"batch    {batch.progress()}"), pause_s))
+            runner.run(with_progress(batch.run(llm), lambda: screen.show(f"batch    {batch.progress()}"), pause_s))
         finally:
             screen.close()
 
@@ -98,11 +100,6 @@ def pause_s(elapsed_s: float) -> float:
     if sys.stderr.isatty():
         return LIVE_S
     return PLAIN_S if elapsed_s < A_WHILE_S else LATER_S
-
-
-def progress_screen(params: Mapping[str, Any]) -> Screen:
-    """Where the rows answered so far are counted."""
-    return screen_for(sys.stderr, {"quiet": params["quiet"]})
 
 
 def _format_option(name: str, what: str) -> click.Option:

@@ -47,7 +47,8 @@ def publish(make: "Callable[[Checklist], Report]", params: Mapping[str, Any], fi
         if target is not None and not target.absolute().parent.is_dir():
             raise ConfigError(f"--json must name a file in a folder that exists, got {target}; make the folder")
         report = make(checklist)
-    click.echo(report.as_markdown(old, is_brief=not params.get("verbose", True)), nl=False)
+    is_brief = sys.stdout.isatty() and not params.get("verbose", True)  # a file keeps all
+    click.echo(report.as_markdown(old, is_brief=is_brief), nl=False)
     if target is not None:
         try:
             target.write_text(report.as_json(), encoding="utf-8")
@@ -57,12 +58,12 @@ def publish(make: "Callable[[Checklist], Report]", params: Mapping[str, Any], fi
 
 
 class Counts(click.ParamType[list[tuple[int, ...]]]):
-    """Numbers above 0, separated by commas, each written `form`: N, BxP or N:IN:OUT."""
+    """Numbers above 0, separated by commas, each written `form`: N, BxP or N:IN:OUT. example: a value that is right."""
 
     name = "counts"
 
-    def __init__(self, form: str) -> None:
-        self._form = form
+    def __init__(self, form: str, example: str) -> None:
+        self._form, self._example = form, example
         self._separator = next((char for char in form if char in "x:"), "")
         self._parts = len(form.split(self._separator)) if self._separator else 1
 
@@ -71,7 +72,10 @@ class Counts(click.ParamType[list[tuple[int, ...]]]):
             return value
         found = [self._one(part.strip()) for part in value.split(",")]
         if None in found:
-            self.fail(f"must be {self._form} or several of them with commas between, got {value!r}", param, ctx)
+            several = "with commas between them"
+            law = f"{self._form} of integers of at least 1, or several {several}" if self._separator else None
+            law = law or f"integers of at least 1 {several}"
+            self.fail(f"must be {law}, got {value!r}; write it as in {self._example}", param, ctx)
         return found
 
     def _one(self, text: str) -> tuple[int, ...] | None:

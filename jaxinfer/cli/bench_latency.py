@@ -46,23 +46,26 @@ command = EngineCommand(
     [
         click.Option(
             ["--prompt-lengths"],
-            type=Counts("N"),
+            type=Counts("N", "128,1024"),
             default="128,1024",
             metavar="N,N",
             help="Tokens of prompts timed alone, if --batch-sizes has 1.  [128,1024]",
         ),
         click.Option(
-            ["--batch-sizes"], type=Counts("N"), default="1,4", metavar="N,N", help="Requests together.  [1,4]"
+            ["--batch-sizes"], type=Counts("N", "1,4"), default="1,4", metavar="N,N", help="Requests together.  [1,4]"
         ),
         click.Option(
             ["--context"],
-            type=Counts("N"),
+            type=Counts("N", "128,1024"),
             default="128",
             metavar="N,N",
             help="Prompts' tokens in batches above 1.  [128]",
         ),
         click.Option(
-            ["--shapes"], type=Counts("BATCHxPROMPT"), metavar="BxP,BxP", help="Further batches, as in 16x4096."
+            ["--shapes"],
+            type=Counts("BATCHxPROMPT", "16x4096"),
+            metavar="BxP,BxP",
+            help="Further batches, as in 16x4096.",
         ),
         click.Option(
             ["--cached-prefix"],

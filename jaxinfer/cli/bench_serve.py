@@ -11,6 +11,7 @@ import click
 from jaxinfer.cli.bench import QUIET_REPORT_OPTIONS, publish
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import FiniteRange, GroupedCommand, count_option
+from jaxinfer.config import counted
 from jaxinfer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def run(**params: Any) -> int:
     load = load_of(params)
 
     def make(checklist: Checklist) -> "Report":
-        checklist.say(f"bench    {load.requests} requests to {load.url}")
+        checklist.say(f"bench    {counted(load.requests, 'request')} to {load.url}")
         from jaxinfer.bench import serve
 
         goals = serve.Goals(params["ttft_limit_ms"], params["itl_limit_ms"])

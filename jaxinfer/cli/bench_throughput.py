@@ -34,9 +34,9 @@ command = EngineCommand(
     [
         click.Option(
             ["--loads"],
-            type=Counts("REQUESTS:IN:OUT"),
+            type=Counts("REQUESTS:IN:OUT", "64:512:256"),
             metavar="N:IN:OUT,...",
-            help="Requests, prompt and output tokens of each call.  [as many requests as take some seconds]",
+            help="Requests, prompt and output tokens of each call.  [what takes some seconds, at least max-num-seqs]",
         ),
         click.Option(
             ["--tries"],

@@ -16,8 +16,9 @@ from jaxinfer.llm.events import Event
 
 logger = logging.getLogger("jaxinfer.start")
 START = Event("start", "the engine")
+BEGAN_S = "began_s"  # of a root context's obj: when the command line began, by time.monotonic
 BAR_WIDTH = 24  # characters of a progress bar
-SILENCE_S = 2.0  # after which the current step is shown again: nobody should wonder for 3 s whether it hangs
+SILENCE_S = 1.75  # after which the current step is shown again: nobody should wonder for 3 s whether it hangs
 
 
 class Screen(Protocol):
@@ -39,10 +40,13 @@ class Screen(Protocol):
 class PlainScreen:
     """Lines only: a status is printed when nothing else was for SILENCE_S."""
 
-    def __init__(self, stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: TextIO, now: Callable[[], float] = time.monotonic, printed_s: float | None = None
+    ) -> None:
+        """printed_s: since when nothing has been printed, by the same clock; now if it is not given."""
         self._stream = stream
         self._now = now
-        self._printed_s = now()
+        self._printed_s = now() if printed_s is None else printed_s
 
     def say(self, line: str) -> None:
         self._stream.write(f"{line}\n")
@@ -180,14 +184,20 @@ VOLUME_OPTIONS: tuple[click.Option, ...] = (
 class Checklist:
     """Takes the events of one start, from any thread. Use as a context manager.
 
-    first: what goes on until an event comes.    until_serving: whoever waits goes on when the model serves, so the
-    count of executables is of those that serving needs.
+    first: what goes on until an event comes, since began_s or from now on.    until_serving: whoever waits goes on when
+    the model serves, so the count of executables is of those that serving needs.
 
     Invariant: while it is open, something is shown at least every 3 s; when it is closed, nothing is.
     """
 
     def __init__(
-        self, screen: Screen | None = None, tick_s: float = 0.5, first: Event = START, *, until_serving: bool = False
+        self,
+        screen: Screen | None = None,
+        tick_s: float = 0.25,
+        first: Event = START,
+        *,
+        until_serving: bool = False,
+        began_s: float | None = None,
     ) -> None:
         self._screen = screen or screen_for(sys.stderr)
         self._tick_s = tick_s
@@ -196,7 +206,7 @@ class Checklist:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._keep_talking, name="jaxinfer-checklist", daemon=True)
         self._event = first
-        self._began_s = time.monotonic()
+        self._began_s = time.monotonic() if began_s is None else began_s
         self._cached = 0
         self._downloading = False
         self._stopped = False
@@ -249,6 +259,7 @@ class Checklist:
             self._screen.close()
             self._screen.say(f"resolve  {event.detail}")
         elif event.rows:
+            self._screen.say(f"device   {event.detail}")
             for line in table(event.rows, indent="         "):
                 self._screen.say(line)
         elif event.kind == "ready":
@@ -274,7 +285,8 @@ class Checklist:
         if event.kind == "load" and event.total:
             return f"load     {_load_text(event)}"
         if event.kind == "measure" and event.total:
-            return f"measure  {event.detail}  {_bar(event.done / event.total)}  ({seconds:.0f} s)"
+            count = f"{event.done:,} of {event.total:,} {event.detail}"
+            return f"measure  {count}  {_bar(event.done / event.total)}  ({seconds:.0f} s)"
         total = event.num_serving if self._until_serving and event.done <= event.num_serving else event.total
         count = f"{event.done} of {total}  " if total else ""
         detail = event.detail or "preparing"  # of compiling, before the first step is done
@@ -288,8 +300,14 @@ class Checklist:
 
 
 def telling(what: str) -> Checklist:
-    """For what reads facts and starts no engine: after SILENCE_S, a line on stderr says what it reads."""
-    return Checklist(PlainScreen(sys.stderr), first=Event("read", what))
+    """For what reads facts before or without a start: SILENCE_S after the verb has begun, a line on stderr says what it
+    reads, unless -q.
+    """
+    context = click.get_current_context(silent=True)
+    began_s = (context.find_root().obj or {}).get(BEGAN_S) if context else None
+    is_quiet = context is not None and context.params.get("quiet", False)
+    screen = SilentScreen() if is_quiet else PlainScreen(sys.stderr, printed_s=began_s)
+    return Checklist(screen, first=Event("read", what), began_s=began_s)
 
 
 @contextlib.contextmanager

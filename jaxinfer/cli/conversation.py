@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from jaxinfer.cli.session import checked
-from jaxinfer.config import parse_int, unknown_name
+from jaxinfer.config import counted, parse_int, unknown_name
 from jaxinfer.errors import ApiError, ConfigError
 from jaxinfer.files import read_file
 
@@ -105,7 +105,7 @@ class Conversation:
                     click.echo(f"(saved to {rest})", err=True)
                 case "/load":
                     load(Path(need_file(word, rest)), self)
-                    click.echo(f"({len(self.messages)} messages of {rest})", err=True)
+                    click.echo(f"({counted(len(self.messages), 'message')} of {rest})", err=True)
                 case _:
                     raise ConfigError(unknown_name(word, [name.split()[0] for name in COMMANDS], "command"))
         except (ConfigError, ApiError) as error:

@@ -17,8 +17,11 @@ REPLICAS = "use --data-parallel-size, which `jaxinfer serve` has"
 FOREIGN: tuple[tuple[str, str], ...] = (
     ("use --device", "-ngl --gpu-layers --n-gpu-layers"),
     (REPLICAS, "--data-parallel-size -dp --dp --dp-size"),
-    ("use --max-model-len", "-c --ctx-size --context-bucket --fit-ctx -fitc"),
-    ("use --max-num-seqs", "-np --parallel --max-running-requests --max-num-active-seqs"),
+    ("use --max-model-len", "-c --ctx-size --num-ctx --context-bucket --fit-ctx -fitc --max-seq-len"),
+    (
+        "use --max-num-seqs",
+        "-np --parallel --max-running-requests --max-num-active-seqs --max-batch-size --max-concurrent-requests",
+    ),
     ("use --max-num-queued-seqs", "--max-num-queued-reqs --max-num-queued-tokens --max-queued-requests"),
     (
         "use --max-num-batched-tokens",
@@ -75,7 +78,7 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     ("use the variable HF_HUB_OFFLINE=1", "--offline"),
     ("name the model first: `jaxinfer serve MODEL`", "-hf -hfr --hf-repo"),
     ("set it in the request: temperature", "--temp --temperature"),
-    ("set it in the request: max_tokens", "-n --predict --n-predict"),
+    ("set it in the request: max_tokens", "-n --predict --n-predict --max-tokens --max-new-tokens"),
     ("set it in the request: top_k", "--top-k"),
     ("set it in the request: top_p", "--top-p"),
     ("set it in the request: min_p", "--min-p"),

@@ -187,7 +187,7 @@ class GroupedCommand(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {}
         is_all = ctx.meta.get(ALL_HELP, False)
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
+            record = _help_record(param, ctx)
             if record is not None and record[1] and (is_all or _in_short_help(param)):
                 group = param.group if is_all and isinstance(param, GroupedOption) else "Options"
                 groups.setdefault(group, []).append(record)
@@ -202,6 +202,17 @@ class GroupedCommand(click.Command):
         elif len(hidden) > 2:  # --debug and --help-all are not worth a line
             formatter.write_paragraph()
             formatter.write_text(f"`{ctx.command_path} --help-all` shows {len(hidden)} more options.")
+
+
+_RANGE = re.compile(r"  \[x>=?(\S+)\]$")  # click's words of a range, at the end of a help text
+
+
+def _help_record(param: click.Parameter, ctx: click.Context) -> tuple[str, str] | None:
+    """click's, with its range in words; one from 0 or 1 on goes without saying."""
+    record = param.get_help_record(ctx)
+    if record is None or not isinstance(param.type, click.IntRange | click.FloatRange):
+        return record
+    return record[0], _RANGE.sub("" if param.type.min in (0, 1) else r"  [at least \1]", record[1])
 
 
 def _in_short_help(param: click.Parameter) -> bool:
@@ -365,15 +376,15 @@ def check_paths(config: EngineConfig) -> None:
     """Before any start: raise CheckpointError for a model or tokenizer that is no folder and cannot be a hub id,
     ConfigError for a chat template that cannot be read or is no Jinja.
     """
-    from jaxinfer.checkpoint.resolve import local_folder
+    from jaxinfer.checkpoint.resolve import TOKENIZER_FLAG, local_folder
 
     if any(map(str.isspace, config.model)) and not config.model.startswith(("/", ".", "~")):
         fact = f"got the text {config.model!r}; ask it with `jaxinfer run {shlex.quote(config.model)}`"
         if not os.path.isdir(config.model):
             raise CheckpointError(f"the model must be a folder, a hub id or 'demo', {fact}")
-    for name in (config.model, config.tokenizer):
-        if name is not None:
-            local_folder(name)
+    local_folder(config.model)
+    if config.tokenizer is not None:
+        local_folder(config.tokenizer, what=TOKENIZER_FLAG)
     if config.chat_template is not None:
         check_file(config.chat_template, "--chat-template")
         if os.path.isfile(config.chat_template):  # a pipe can be read once
@@ -387,9 +398,11 @@ def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
     tell: a GPU without a driver, a folder that is no whole model, a tokenizer.json that cannot be read, a name that
     neither the cache nor the hub has, a context that config.json rules out.
     """
-    with interrupts_held():
+    from jaxinfer.cli.checklist import telling
+
+    with interrupts_held(), telling("the model's files"):
         from jaxinfer.checkpoint.contents import TOKENIZER
-        from jaxinfer.checkpoint.resolve import Part, local_folder, needed_parts, resolve
+        from jaxinfer.checkpoint.resolve import Part, local_folder, needed_parts, resolve, tokenizer_of
         from jaxinfer.checkpoint.safetensors_file import SafetensorsFile
         from jaxinfer.runtime import nvidia
         from jaxinfer.text.tokenizer import check_tokenizer_file
@@ -397,10 +410,12 @@ def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
     if needs_device and config.device == "cuda" and not nvidia.driver_present() and not nvidia.list_gpus():
         raise DeviceError(nvidia.NO_DRIVER)
     tokenizer: tuple[Part, ...] = ("tokenizer",)
-    if config.tokenizer is not None and local_folder(config.tokenizer) is not None:
-        check_tokenizer_file((resolve(config.tokenizer, needs=tokenizer).folder / TOKENIZER).read_bytes())
-    elif config.tokenizer is not None:
-        check_hub_name(config.tokenizer, None, None, tokenizer)
+    if config.tokenizer is not None:
+        with tokenizer_of(config.tokenizer):
+            if local_folder(config.tokenizer) is None:
+                check_hub_name(config.tokenizer, None, None, tokenizer)
+            else:
+                check_tokenizer_file((resolve(config.tokenizer, needs=tokenizer).folder / TOKENIZER).read_bytes())
     needs, overrides = needed_parts(config), config.hf_overrides
     if local_folder(config.model) is None:
         check_hub_name(config.model, config.revision, config.download_dir, needs)

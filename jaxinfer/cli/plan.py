@@ -14,7 +14,7 @@ import click
 from jaxinfer.cli.checklist import reading, table
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import model_words
-from jaxinfer.config import EngineConfig, Resolved, parse_int, size_words, unknown_name
+from jaxinfer.config import EngineConfig, Resolved, counted, parse_int, size_words, unknown_name
 from jaxinfer.errors import CheckpointError, ConfigError, DeviceError, HubUnreachable
 
 if TYPE_CHECKING:
@@ -87,7 +87,11 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         model = as_computed(config, family.model(facts, config.quantization), target)
         # as runtime/device.py sizes the pool
         share = config.gpu_memory_utilization if target.platform == "gpu" else 1.0
-        free, backends = int(target.free_bytes * share), backends_for(config, model, target)
+        free = int(target.free_bytes * share)
+        try:
+            backends = backends_for(config, model, target)
+        except ConfigError as error:
+            raise type(error)(with_target(str(error), params["target"])) from error
         model = as_held(model, backends)
     if (said := unfollowed(facts)) is not None:
         source.append(("not followed", f"{said}; keys and values are kept in {config.dtype_for(model.dtype)}"))
@@ -173,9 +177,15 @@ def with_cards(error: str, cards: list[str], *, is_here: bool) -> str:
     return "; ".join([fact, ", or ".join([*settings, other, *([] if settings else ["choose a smaller model"])])])
 
 
+def with_target(error: str, target: str | None) -> str:
+    """The error with the cure of who gave --for: --device changes nothing of a card that is planned for."""
+    return error if target is None else error.replace("set device to cpu", "say --for cpu")
+
+
 def with_memory(error: str, memory: str | None) -> str:
-    """The error with the first cure of who gave --memory: more of it."""
+    """The error with the first cure of who gave --memory: more of it. The machine's own memory is none."""
     fact, _, cure = error.partition("; ")
+    cure = cure.removeprefix("free some memory, ").removesuffix(", or a larger machine")
     return error if memory is None else f"{fact}; raise --memory, now {memory}, or {cure}"
 
 
@@ -226,7 +236,8 @@ def choose_target(name: str | None, memory: str | None, device: str) -> TargetDe
     else:
         from jaxinfer.checkpoint.memory import available_host_bytes
 
-        target = TargetDevice(f"this machine's {os.cpu_count()} CPUs", "cpu", available_host_bytes(), read_speed())
+        cpus = counted(os.cpu_count() or 1, "CPU")
+        target = TargetDevice(f"this machine's {cpus}", "cpu", available_host_bytes(), read_speed())
     if memory is None:
         return target
     return dataclasses.replace(target, free_bytes=memory_bytes(memory))
@@ -290,7 +301,8 @@ def describe(target: TargetDevice) -> str:
 def describe_model(model: "ModelConfig") -> str:
     count = model.num_params
     size = f"{count / 1e9:.2f} billion" if count >= 1e9 else f"{count / 1e6:.1f} million"
-    return f"{model.architecture}, {size} parameters, {len(model.layers)} layers, {model.max_position:,} positions"
+    layers = counted(len(model.layers), "layer")
+    return f"{model.architecture}, {size} parameters, {layers}, {model.max_position:,} positions"
 
 
 def concurrency(plan: "MemoryPlan") -> str:
@@ -298,7 +310,8 @@ def concurrency(plan: "MemoryPlan") -> str:
     limits = plan.limits
     tokens = limits.cache_tokens
     if tokens >= limits.max_num_seqs * limits.max_model_len:
-        return f"{limits.max_num_seqs} requests of {limits.max_model_len:,} tokens each, as max_num_seqs allows"
+        requests = counted(limits.max_num_seqs, "request")
+        return f"{requests} of {limits.max_model_len:,} tokens each, as max_num_seqs allows"
     return f"Maximum concurrency for {limits.max_model_len:,} tokens per request: {tokens / limits.max_model_len:.2f}x"
 
 

@@ -14,7 +14,7 @@ import click
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import started
-from jaxinfer.config import Resolved
+from jaxinfer.config import Resolved, counted
 from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.llm.events import Event
 
@@ -45,7 +45,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
             for number, path in enumerate(paths):
                 checklist(Event("measure", path.name, number, len(paths) if len(paths) > 1 else 0))
                 rows.append(runner.run(fit_of(llm, path, params["column"], width, stride, on_text)))
-        click.echo(f"windows of {width} tokens, {stride} apart; each text's first token is not scored")
+        click.echo(f"windows of {counted(width, 'token')}, {stride} apart; each text's first token is not scored")
     lines = [line_of(path.name, *row) for path, row in zip(paths, rows, strict=True)]
     if len(rows) > 1:
         lines.append(line_of("all", sum(count for count, _ in rows), sum((fit for _, fit in rows), Fit())))

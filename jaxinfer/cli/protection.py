@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxinfer.cli.options import COUNT, SECONDS, server_option
-from jaxinfer.config import parse_int
+from jaxinfer.config import counted, parse_int
 from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.files import read_text
 
@@ -94,7 +94,7 @@ def _pairs_of(file: str) -> list[tuple[str, str]]:
             continue
         if len(words) > 2:
             law = f"{file}, line {number}: must be KEY or TENANT KEY"
-            raise ConfigError(f"{law}, got {len(words)} words; write each key in a line of its own")
+            raise ConfigError(f"{law}, got {counted(len(words), 'word')}; write each key in a line of its own")
         pairs.append((words[0] if len(words) == 2 else f"line {number}", words[-1]))
     if not pairs:
         raise ConfigError(f"--api-key-file must hold a key, {file} holds none; write one, or leave the option out")

@@ -87,7 +87,10 @@ def full_prompt(prompt: str | None, piped: str, model: str | None = None) -> str
     if not parts:
         fact = "none" if model is None else f"none beside the model {model!r}"
         shown = "MODEL" if model is None else shlex.quote(model)
-        raise ConfigError(f'run needs a prompt, got {fact}; write it last: jaxinfer run {shown} "What is 7 plus 5?"')
+        cure = f'write it last: jaxinfer run {shown} "What is 7 plus 5?"'
+        if model is not None and _NAME_FORM.fullmatch(model) and not os.path.isdir(os.path.expanduser(model)):
+            cure += f", or if {shown} is the prompt, jaxinfer run demo {shown}"
+        raise ConfigError(f"run needs a prompt, got {fact}; {cure}")
     return "\n\n".join(parts)
 
 

@@ -11,7 +11,7 @@ import click
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.options import EngineCommand, check_start
 from jaxinfer.cli.session import opening
-from jaxinfer.config import Resolved
+from jaxinfer.config import Resolved, counted
 from jaxinfer.engine.interrupts import ended_by_ctrl_c
 from jaxinfer.errors import ConfigError
 from jaxinfer.llm.events import Event
@@ -42,7 +42,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     core.close()
     for line in report(compiled):
         click.echo(line)
-    click.echo(f"{len(compiled)} steps in {time.monotonic() - began_s:.1f} s")
+    click.echo(f"{counted(len(compiled), 'step')} in {time.monotonic() - began_s:.1f} s")
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from jaxinfer.config import Limits
+from jaxinfer.config import Limits, counted
 from jaxinfer.errors import InvalidRequest, Overloaded, Unavailable
 
 Status = Literal["starting", "serving", "ready", "draining", "failed"]
@@ -41,8 +41,9 @@ def check_room(limits: Limits, num_active: int, num_choices: int, num_replicas: 
         )
     left = capacity * num_replicas - num_active
     if num_choices > left:
+        most = counted(limits.max_num_queued_seqs * num_replicas, "sequence")
         raise Overloaded(
-            f"at most {limits.max_num_queued_seqs * num_replicas} sequences may wait (max_num_queued_seqs), there is "
+            f"at most {most} may wait (max_num_queued_seqs), there is "
             f"room for {left} and the request needs {num_choices}; try again shortly",
             code="queue_full",
             retry_after_s=RETRY_BUSY_S,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.checkpoint.load import load_params
 from jaxinfer.checkpoint.resolve import Checkpoint, needed_parts, resolve
 from jaxinfer.checkpoint.rounding import round_again
-from jaxinfer.config import EngineConfig
+from jaxinfer.config import EngineConfig, counted
 from jaxinfer.engine.engine import Engine
 from jaxinfer.llm.about import model_info
 from jaxinfer.llm.core import Core
@@ -59,7 +60,7 @@ def start_core(config: EngineConfig, on_event: OnEvent, device_for: Callable[[En
     backends = fastest_backends(config, model, family, device, cache)
     model = as_held(model, backends)
     plan = plan_memory(config, model, family, device, backends)
-    on_event(Event("plan", str(device), rows=plan.rows()))
+    on_event(Event("plan", _device_words(device), rows=plan.rows()))
     if cache is not None and plan.backends.launches is Launches.SEQUENCE:
         facts = Model(model, family, plan.backends), plan.limits, config.dtype_for(model.dtype), device, cache
         threading.Thread(target=prepare_kernels, args=facts, name="jaxinfer-kernels", daemon=True).start()
@@ -70,6 +71,13 @@ def start_core(config: EngineConfig, on_event: OnEvent, device_for: Callable[[En
     info = dataclasses.replace(info, max_model_len=plan.limits.max_model_len)
     engine = Engine(runner, plan.limits, grammars, CacheManager(plan.limits, plan.layout))
     return Core(engine, runner, info, plan.limits, checkpoint.folder, warming, grammars)
+
+
+def _device_words(device: Any) -> str:
+    """The device as people call it: JAX's own name of a CPU is TFRT_CPU_0, whichever it is."""
+    if device.platform == "cpu":
+        return f"{counted(os.cpu_count() or 1, 'CPU')} of this machine"
+    return f"{device.device_kind} ({device})"
 
 
 def _warm_up(runner: DeviceRunner, cache: ExecutableCache | None, on_event: OnEvent, began: float) -> "Future[None]":

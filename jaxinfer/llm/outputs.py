@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from jaxinfer.config import counted
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.logprobs import TokenLogprob, token_text
 from jaxinfer.text.tools.reader import WholeCalls
@@ -158,7 +159,7 @@ class ScoringRequestOutput:
     outputs: ScoringOutput
 
     def _repr_html_(self) -> str:
-        return f"<div><b>{self.outputs.score:.4f}</b> of {len(self.prompt_token_ids):,} tokens</div>"
+        return f"<div><b>{self.outputs.score:.4f}</b> of {counted(len(self.prompt_token_ids), 'token')}</div>"
 
 
 class Results[T: Shown](list[T]):
@@ -171,7 +172,7 @@ class Results[T: Shown](list[T]):
 
 def _named(prompt: str | None, token_ids: list[int]) -> str:
     """A prompt in HTML."""
-    return html.escape(prompt or f"{len(token_ids)} tokens")
+    return html.escape(prompt or counted(len(token_ids), "token"))
 
 
 def _by_id(entry: TokenLogprob) -> dict[int, Logprob]:

@@ -8,6 +8,7 @@ import html
 import time
 from collections.abc import Iterator
 
+from jaxinfer.config import counted
 from jaxinfer.engine.scheduler import Scheduler, Step
 
 BLANK, CACHED, SHARED = "", "cached", "shared"
@@ -102,7 +103,7 @@ class Recording:
         return len(self.steps)
 
     def __repr__(self) -> str:
-        return f"Recording of {len(self)} steps"
+        return f"Recording of {counted(len(self), 'step')}"
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in ("step", "ms", "rows", "tokens", "running", "waiting", "pages"))

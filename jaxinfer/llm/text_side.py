@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from jaxinfer.checkpoint.resolve import DEMO_FOLDER, Part, resolve
+from jaxinfer.checkpoint.resolve import DEMO_FOLDER, Part, resolve, tokenizer_of
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import CheckpointError, ConfigError, InvalidRequest
 from jaxinfer.llm.types import ModelInfo
@@ -174,5 +174,8 @@ def load_tokenizer(config: EngineConfig, folder: Path) -> Tokenizer:
 
 
 def _source(config: EngineConfig, folder: Path) -> Path:
+    if config.tokenizer is None:
+        return folder
     parts: tuple[Part, ...] = ("tokenizer",)
-    return resolve(config.tokenizer, needs=parts).folder if config.tokenizer is not None else folder
+    with tokenizer_of(config.tokenizer):
+        return resolve(config.tokenizer, needs=parts).folder

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from jaxinfer.config import counted
 from jaxinfer.errors import ConfigError
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.offline.formats import (
@@ -100,7 +101,8 @@ class OpenBatch:
         if journal is not None:
             self.tally.num_before, self.tally.num_errors_before = journal.num_done, journal.num_errors
             if journal.num_cut_bytes:
-                torn = f"repaired {journal.num_cut_bytes:,} bytes of an unfinished line were cut from {journal.path}"
+                size = counted(journal.num_cut_bytes, "byte")
+                torn = f"repaired an unfinished line of {size} was cut from {journal.path}"
                 self.tally.notes.append(torn)
 
     @property
@@ -179,7 +181,7 @@ def _look(rows: Iterator[Raw]) -> tuple[Iterator[Raw], Form]:
     return itertools.chain(seen, rows), "plain"
 
 
-async def telling(work: Awaitable[None], tell: Callable[[], None], pause_s: Callable[[float], float]) -> None:
+async def with_progress(work: Awaitable[None], tell: Callable[[], None], pause_s: Callable[[float], float]) -> None:
     """Do the work; tell of it until it ends.    pause_s: until it is told again, of the seconds since it began."""
 
     async def go_on() -> None:

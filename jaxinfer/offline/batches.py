@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from jaxinfer.config import counted
 from jaxinfer.errors import BatchError, EngineError, InvalidRequest, NotFound
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.offline import batch_record
@@ -117,7 +118,7 @@ class Batches:
         """A new one, on disk. Raises InvalidRequest when there are too many."""
         most = self._files.limits.max_batches
         if len(self.of(owner)) >= most:
-            law = f"at most {most} batches may be there (--max-batches-per-key), those that ended"
+            law = f"at most {counted(most, 'batch')} may be there (--max-batches-per-key), those that ended"
             age = f"in the last {self._files.limits.max_age_s:g} s included"
             raise InvalidRequest(f"{law} {age}, and as many are; wait", code="too_many_batches")
         now = int(time.time())

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from jaxinfer.config import counted
 from jaxinfer.errors import ApiError, BatchError, InvalidRequest
 from jaxinfer.offline.formats import open_source
 from jaxinfer.offline.rows import read_row
@@ -32,7 +33,8 @@ def count_rows(path: Path, endpoint: str, max_rows: int) -> int:
         for raw in source.rows:
             num_rows += 1
             if num_rows > max_rows:
-                message = f"a batch must have at most {max_rows} rows (--max-batch-rows), this one has more; split it"
+                law = f"a batch must have at most {counted(max_rows, 'row')} (--max-batch-rows)"
+                message = f"{law}, this one has more; split it"
                 raise Unfit([fault("too_many_rows", message)])
             row = read_row(raw, {}, "openai")
             try:

@@ -97,7 +97,7 @@ class Tally:
             f"speed    {counted(self.num_rows, 'row')} in {self.seconds:.1f} s, "
             f"{_rate(self.num_rows, self.seconds)} rows/s; "
             f"{usage.prompt_tokens:,} prompt tokens, {usage.cached_tokens:,} of them cached; "
-            f"{usage.completion_tokens:,} tokens, {_rate(usage.completion_tokens, self.seconds)} tok/s",
+            f"{counted(usage.completion_tokens, 'token')}, {_rate(usage.completion_tokens, self.seconds)} tok/s",
         ]
         if self.num_before:
             were = "row was" if self.num_before == 1 else "rows were"

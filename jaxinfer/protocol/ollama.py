@@ -206,7 +206,7 @@ def _unread_options(wire: OllamaWire, max_model_len: int, read: frozenset[str]) 
     if length is not None and (type(length) is not int or not 1 <= length <= max_model_len):
         law = f"an integer from 1 to {max_model_len} (max_model_len)"
         is_long = type(length) is int and length > max_model_len
-        cure = "lower it, or raise the server's --max-model-len" if is_long else "leave it out for all of them"
+        cure = "lower it, or raise the server's --max-model-len" if is_long else f"leave it out for {max_model_len}"
         raise invalid("options.num_ctx", law, length, cure=cure)
     known = read | OPTIONS_REFUSED.keys() | {"num_ctx"}
     return tuple(f"options.{name}" for name in given if name not in known)

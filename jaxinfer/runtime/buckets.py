@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
-from jaxinfer.config import ExtendBucket
+from jaxinfer.config import ExtendBucket, counted
 from jaxinfer.runtime.plan import Sampler
 
 MAX_EXECUTABLES = 58
@@ -83,7 +83,7 @@ def pick_size(ready: Iterable[int], need: int) -> int:
 def pick_decode(ready: Iterable[Decode], rows: int, longest: int) -> Decode:
     """The cheapest ready size that holds so many rows of up to `longest` tokens. Raises ValueError if none does."""
     holding = (size for size in ready if size.batch >= rows and longest <= _bound(size))
-    need = f"{rows} rows of up to {longest} tokens"
+    need = f"{counted(rows, 'row')} of up to {counted(longest, 'token')}"
     return min(holding, key=lambda size: (size.batch, _bound(size)), default=None) or _none_holds(need, ready)
 
 

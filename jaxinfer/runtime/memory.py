@@ -11,7 +11,7 @@ import jax
 
 from jaxinfer.cache.spec import ITEMSIZE, CacheLayout, layout_of
 from jaxinfer.checkpoint.memory import available_device_bytes
-from jaxinfer.config import EngineConfig, ExtendBucket, Limits
+from jaxinfer.config import EngineConfig, ExtendBucket, Limits, counted
 from jaxinfer.config import size_words as _size
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.config import ModelConfig
@@ -88,16 +88,17 @@ class MemoryPlan:
     def rows(self) -> tuple[tuple[str, str], ...]:
         """(what, how much), for people."""
         limits = self.limits
-        pages = f"{limits.num_pages - 1:,} pages of {limits.page_size}, {limits.cache_tokens:,} tokens"
+        pages = f"{counted(limits.num_pages - 1, 'page')} of {limits.page_size}, {limits.cache_tokens:,} tokens"
         decode = decode_sizes(limits.decode_buckets, limits.decode_contexts)
         steps = f"decode {_listed(decode)}; extend {_listed(limits.extend_buckets)}"
-        states = f"{_size(self.states)}: {limits.max_num_seqs} sequences, {self.layout.num_snapshots} snapshots"
+        sequences = counted(limits.max_num_seqs, "sequence")
+        states = f"{_size(self.states)}: {sequences}, {counted(self.layout.num_snapshots, 'snapshot')}"
         executables = f"{steps}; draw {_listed(draw_sizes(limits.max_num_seqs, Sampler.PLAIN))}"
         return (
             ("weights", f"{_size(self.weights)}{self.held}"),
             ("pages", f"{_size(self.pages)}: {pages}"),
             *([("states", states)] if self.states else []),
-            ("host pages", f"up to {_size(self.host_pages)}: {limits.num_host_pages:,} pages of sessions"),
+            ("host pages", f"up to {_size(self.host_pages)}: {counted(limits.num_host_pages, 'page')} of sessions"),
             ("temporaries", f"{_size(self.temporaries)}, estimated"),
             ("free before", _size(self.free)),
             ("max_model_len", f"{limits.max_model_len:,} tokens"),
@@ -338,7 +339,7 @@ def _check_pages(
     if config.num_pages is not None and pages > fitting:
         cure = f"lower it to {fitting}" if fitting >= 2 else "free some memory, or choose a smaller model or dtype"
         raise ConfigError(
-            f"num_pages must fit in memory, but {pages} of {page_size} tokens take "
+            f"num_pages must fit in memory, but {pages} of {counted(page_size, 'token')} take "
             f"{_size(pages * layout.page_bytes)}, there is room for {_size(max(0, room))}; {cure}"
         )
     asked = config.max_model_len
@@ -346,7 +347,7 @@ def _check_pages(
     if have >= needed:
         return
     enough = layout.num_pages(needed)
-    law = f"one sequence of {needed} tokens, max_model_len," if asked else f"one page of {page_size} tokens"
+    law = f"one sequence of {needed} tokens, max_model_len," if asked else f"one page of {counted(page_size, 'token')}"
     lower = f" or lower max_model_len to {have}" if have >= 2 else ""
     if config.num_pages is not None:
         raise ConfigError(f"num_pages must hold {law} got {pages}, which hold {have}; raise it to {enough}{lower}")

@@ -15,6 +15,7 @@ from jaxinfer.llm.admission import RETRY_BUSY_S, RETRY_STARTING_S
 from jaxinfer.protocol.anthropic_message import anthropic_error_body
 from jaxinfer.protocol.ollama_answers import ollama_error_body
 from jaxinfer.protocol.responses import error_body
+from jaxinfer.server.absent import ABSENT
 
 _KEPT = re.compile(r"/v1/(files|batches)(/|$)")
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 415: "unsupported_media_type"}
@@ -60,12 +61,10 @@ async def render_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = error.detail
     if error.status_code == 404:
-        is_of_api = request.url.path.startswith(("/v1/", "/api/"))
-        cure = "GET /openapi.json lists the routes" if is_of_api else "the API's routes begin with /v1 or /api"
-        message = f"there is no {ascii(request.url.path)[:200]} here; {cure}"
+        message = f"there is no {ascii(request.url.path)[:200]} here; {_where_to_look(request)}"
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
-        message = f"this route takes {allowed}, got {ascii(request.method)[1:-1][:20]}"
+        message = f"this route takes {allowed}, got {ascii(request.method)[1:-1][:20]}; ask it with that"
     code = _HTTP_CODES.get(error.status_code)
     if error.status_code == 404 and request.app.state.storage is None and _KEPT.match(request.scope["path"]):
         message = "files and batches need a folder to be kept in, this server has none; start it with --files-dir"
@@ -73,6 +72,16 @@ async def render_http_error(request: Request, error: Exception) -> Response:
     fault = InvalidRequest(message, code=code)
     body = body_for(fault, error.status_code, request.scope["path"], request.state.request_id)
     return Response(body, error.status_code, error.headers, "application/json")
+
+
+def _where_to_look(request: Request) -> str:
+    """What to do about a path that is no route."""
+    if is_ollama(request.url.path):
+        absent = {each.path for each in ABSENT}
+        *routes, last = [each.path for each in request.app.routes if is_ollama(each.path) and each.path not in absent]
+        return f"the routes of Ollama's API here are {', '.join(routes)} and {last}"
+    is_of_api = request.url.path.startswith("/v1/")
+    return "GET /openapi.json lists the routes" if is_of_api else "the API's routes begin with /v1 or /api"
 
 
 async def render_disconnect(request: Request, error: Exception) -> Response:

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from jaxinfer.config import counted
 from jaxinfer.errors import Overloaded
 from jaxinfer.server.tenants import Tenant
 
@@ -28,8 +29,8 @@ class Quota:
         most = self._max_running
         if most is not None and self._running[tenant.name] >= most:
             raise Overloaded(
-                f"a key may have at most {most} requests running at once (--max-requests-per-key), and as many are; "
-                "wait for one of them to end",
+                f"a key may have at most {counted(most, 'request')} running at once (--max-requests-per-key), and as "
+                "many are; wait for one of them to end",
                 code="concurrency_limit_exceeded",
             )
         if self._max_per_minute is not None:
@@ -47,8 +48,8 @@ class Quota:
         wait_s = full_at_s - now_s - 60
         if wait_s > 1e-6:  # sums of turns are not exact
             raise Overloaded(
-                f"a key may begin at most {most} requests a minute (--max-requests-per-minute-per-key), and has; try "
-                f"again in {wait_s:.1f} s",
+                f"a key may begin at most {counted(most, 'request')} a minute (--max-requests-per-minute-per-key), and "
+                f"has; try again in {wait_s:.1f} s",
                 code="rate_limit_exceeded",
                 retry_after_s=wait_s,
             )

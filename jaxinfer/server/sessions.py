@@ -20,6 +20,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jaxinfer.config import counted
 from jaxinfer.errors import Conflict, InvalidRequest, NotFound, Overloaded
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.types import Delta
@@ -140,8 +141,8 @@ class Sessions:
         num_busy = sum(other.turn is not None for other in self._own(tenant).values())
         if num_busy == self._most:
             raise Overloaded(
-                f"at most {self._most} sessions may be there (--max-sessions-per-key), as many of yours are busy; try "
-                "again when a turn has ended",
+                f"at most {counted(self._most, 'session')} may be there (--max-sessions-per-key), as many of yours are "
+                "busy; try again when a turn has ended",
                 code="too_many_sessions",
             )
         if session.expiry is not None:

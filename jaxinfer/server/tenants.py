@@ -6,6 +6,7 @@ import re
 import secrets
 from collections.abc import Sequence
 
+from jaxinfer.config import counted
 from jaxinfer.errors import ConfigError
 
 _OTHER = re.compile(r"[^!-~]")
@@ -25,7 +26,8 @@ class ApiKey:
 
     def __post_init__(self) -> None:
         if not _KEY.fullmatch(self.secret):
-            given = f"{len(self.secret)} characters" + (", others among them" if _OTHER.search(self.secret) else "")
+            others = ", others among them" if _OTHER.search(self.secret) else ""
+            given = f"{counted(len(self.secret), 'character')}{others}"
             law = "an API key must be 8 to 512 visible ASCII characters"
             raise ConfigError(f"{law}, {self.tenant} has {given}; make one, as with `openssl rand -hex 16`")
 

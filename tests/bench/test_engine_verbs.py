@@ -48,8 +48,10 @@ def test_an_offline_run_counts_all_tokens(timed, work):
     assert row["steps"] >= 8
 
 
-def test_a_load_is_sized_to_the_model_and_says_how_far_it_is(timed, work, monkeypatch):
-    seconds = iter([0.1, 0.9, 9.0, 0.2, 0.3])
+def test_a_load_is_sized_to_the_model(timed, work, monkeypatch):
+    least = timed.core.limits.max_num_seqs
+    short = [0.1, 0.1, 0.2]  # of an eighth, a quarter and half of the lengths
+    seconds = iter([*short, 0.1, 0.9, 9.0, *short, 0.2])
     asked: list[tuple[int, int, int]] = []
 
     def generate(llm, prompts, num_tokens):
@@ -58,15 +60,31 @@ def test_a_load_is_sized_to_the_model_and_says_how_far_it_is(timed, work, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(throughput, "generate", generate)
-        patch.setattr(throughput, "LARGEST", ((512, 100, 50), (8, 200, 100)))
+        patch.setattr(throughput, "LARGEST", ((512, 100, 50), (timed.core.limits.max_num_seqs, 200, 100)))
         loads = list(throughput.sized(timed, quiet))
-    assert loads == [(16, 100, 50), (8, 100, 50)]  # 200 + 100 is more than the model's 256
-    assert asked == [(1, 100, 50), (4, 100, 50), (16, 100, 50), (1, 100, 50), (4, 100, 50)]
+    assert asked[:4] == [(least, 12, 6), (least, 25, 12), (least, 50, 25), (least, 100, 50)]
+    assert asked[4:6] == [(4 * least, 100, 50), (16 * least, 100, 50)]
+    (first, why), (second, _) = loads
+    assert (first, second) == ((16 * least, 100, 50), (least, 100, 50))  # 200 + 100 is more than the model's 256
+    assert why == f"{16 * least}x(100,50), as a call took 9.0 s, 2.5 s are enough"
+
+
+def test_a_machine_without_time_measures_a_full_batch_of_short_requests_and_says_why(timed, monkeypatch):
+    monkeypatch.setattr(throughput, "generate", lambda *_: (9.0, []))
+    monkeypatch.setattr(throughput, "LARGEST", ((512, 100, 50),))
+    least = timed.core.limits.max_num_seqs
+    ((load, why),) = throughput.sized(timed, lambda _: None)
+    assert load == (least, 12, 6) and why.endswith(
+        f"; {least} requests, which max_num_seqs computes together, are the least"
+    )
+
+
+def test_an_offline_run_says_how_far_it_is(timed, work, monkeypatch):
     events = []
     monkeypatch.setattr(throughput, "EVERY_S", 0.0)
     throughput.measure(timed, (4, 16, 8), 1, work, LIMITS, events.append)
     assert {(event.kind, event.detail, event.total) for event in events} == {
-        ("measure", "4 requests of 16 + 8 tokens", 4 * 18 + 4 * 24)
+        ("measure", "tokens, 4 requests of 16 + 8", 4 * 18 + 4 * 24)
     }
     dones = [event.done for event in events]
     assert dones == sorted(dones) and dones[0] == 0 and 4 * 18 < dones[-1] < 4 * 18 + 4 * 24

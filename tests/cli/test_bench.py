@@ -151,8 +151,12 @@ def compared(cli, file) -> str:
     ("arguments", "last_line"),
     [
         (["latncy"], "error: unknown command 'latncy', did you mean 'latency'?"),
-        (["latency", "--shapes", "4"], "must be BATCHxPROMPT or several of them with commas between, got '4'"),
-        (["throughput", "--loads", "4:0:1"], "must be REQUESTS:IN:OUT or several of them"),
+        (["latency", "--shapes", "4"], "--shapes must be BATCHxPROMPT of integers of at least 1, or several with "),
+        (["latency", "--batch-sizes", "0"], "--batch-sizes must be integers of at least 1 with commas between them, "),
+        (
+            ["throughput", "--loads", "4:0:1"],
+            "--loads must be REQUESTS:IN:OUT of integers of at least 1, or several with ",
+        ),
         (["latency", "--compare", "/no/such"], "file not found: /no/such (--compare)"),
         (["latency", "--json", "/no/such/file"], "--json must name a file in a folder that exists"),
         (["serve", "--url", "localhost:80"], "--url must begin with http:// or https://, then name a host"),

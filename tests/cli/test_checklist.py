@@ -57,9 +57,9 @@ def test_a_measurement_after_ready_is_shown_with_its_share_and_its_own_time():
             clock.now += SILENCE_S
             checklist(Event("ready") if done == 2 else Event("measure", detail, done, 4))
     assert stream.getvalue().splitlines() == [
-        "measure  1x8  [######------------------]  25%  (0 s)",
+        "measure  1 of 4 1x8  [######------------------]  25%  (0 s)",
         "ready    in 0.0 s",
-        "measure  4x8  [##################------]  75%  (0 s)",
+        "measure  3 of 4 4x8  [##################------]  75%  (0 s)",
     ]
 
 

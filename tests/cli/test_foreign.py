@@ -44,6 +44,8 @@ def test_a_reply_names_only_flags_and_verbs_that_there_are(reason, patterns):
         (["--n-gpu-layers", "99"], "error: --n-gpu-layers: use --device"),
         (["--swap-space", "4"], "error: --swap-space: use --kv-offloading-bytes"),
         (["--enforce-eager"], "error: --enforce-eager: use --no-cuda-graphs"),
+        (["--max-batch-size", "4"], "error: --max-batch-size: use --max-num-seqs"),
+        (["--max-tokens", "4"], "error: --max-tokens: set it in the request: max_tokens"),
         (["--enable-lora"], "error: --enable-lora: not yet: no LoRA adapters"),
         (["--kv-cache-dtype", "fp8"], "error: --kv-cache-dtype: not yet: KV pages have the weights' dtype"),
         (

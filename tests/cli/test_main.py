@@ -321,11 +321,19 @@ def test_a_typo_of_another_verb_is_never_told_one_that_removes_or_ends():
     assert "did you mean 'stop'?" in told("stopp") and "did you mean 'rm'?" in told("rmm")
 
 
+HELP_ALL = "see `jaxinfer serve --help-all`"
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
         (["serve", "--prot", "1"], "did you mean '--port'?"),
         (["serve", "--max-len", "9"], "did you mean '--max-model-len'?"),
+        (["serve", "--template", "x"], "did you mean '--chat-template'?"),
+        (["serve", "--no-hf-overrides"], "leave --hf-overrides out instead"),
+        (["serve", "--enable-cuda-graph"], "did you mean '--cuda-graphs'?"),
+        (["serve", "--disable-prefix-cache"], "did you mean '--no-enable-prefix-caching'?"),
+        *((["serve", flag], HELP_ALL) for flag in ("--max-file-size", "--block-len", "--mask", "--enable-port")),
         (["bench", "serve", "--prot", "9"], "did you mean '--port'? --port: use --url"),
     ],
 )

@@ -106,6 +106,10 @@ def test_a_card_that_is_planned_for_with_less_memory_is_not_its_own_cure(cli):
     outcome = cli("plan", "Qwen/Qwen3-8B", "--for", "4090", "--memory", "12G")
     assert "; raise --memory, now 12G, or take a card that holds it (--for " in outcome.last_line
     assert "take a card that holds it (--for l4, a10, 3090)" in outcome.last_line
+    said = cli("plan", "demo", "--for", "cpu", "--memory", "10M").last_line
+    assert said.endswith("; raise --memory, now 10M, or choose a smaller model or dtype")
+    said = cli("plan", "Qwen/Qwen3-8B-FP8", "--for", "4090").last_line
+    assert said.endswith("; say --for cpu, or take the original in bfloat16")
 
 
 def test_a_context_that_does_not_fit_names_a_shorter_one_and_a_card(cli, folder):

@@ -241,7 +241,7 @@ def test_a_stream_that_fails_ends_with_a_line_that_says_so():
         (
             CHAT,
             {"options": {"num_ctx": 0}},
-            "options.num_ctx must be an integer from 1 to 512 (max_model_len), got 0; leave it out for all of them",
+            "options.num_ctx must be an integer from 1 to 512 (max_model_len), got 0; leave it out for 512",
         ),
         (CHAT, {"options": {"temperature": 9}}, "options.temperature must be"),
         (CHAT, {"options": {"num_predict": -3}}, "options.num_predict must be"),
@@ -308,6 +308,14 @@ def test_models_have_a_tag_and_are_known_without():
 def test_what_nobody_reads_is_refused_where_the_server_is_strict():
     response = post(FakeLLM(), CHAT, {"messages": USER, "keep_alive": 5}, ServerSettings(strict=True))
     assert response.status_code == 400 and "keep_alive" in error_of(response)["message"]
+
+
+def test_a_route_that_is_not_here_is_told_those_that_are():
+    said = error_of(post(FakeLLM(), "/api/web_search", {"query": "x"}))["message"]
+    routes = "/api/tags, /api/ps, /api/version, /api/show, /api/chat, /api/generate, /api/embed and /api/embeddings"
+    assert said == f"there is no '/api/web_search' here; the routes of Ollama's API here are {routes}"
+    said = error_of(ask(FakeLLM(), "GET", CHAT))["message"]
+    assert said == "this route takes POST, got GET; ask it with that"
 
 
 @pytest.mark.parametrize("path", ["pull", "push", "create", "copy", "blobs/sha256:1"])

@@ -178,7 +178,7 @@ def test_a_route_that_is_not_there_is_told_where_routes_are(app, path, cure):
     assert cure in error_of(ask_app(app, "GET", path))["message"]
 
 
-@pytest.mark.parametrize(("path", "cure"), [("/v1/no", "lists"), ("/api/no", "lists"), ("/no", "with /v1 or /api")])
+@pytest.mark.parametrize(("path", "cure"), [("/v1/no", "lists"), ("/api/no", "/api/chat"), ("/no", "with /v1 or /api")])
 def test_a_path_of_nothing_is_told_where_routes_are(app, path, cure):
     response = ask_app(app, "GET", path)
     assert response.status_code == 404 and cure in response.text

@@ -30,6 +30,7 @@ from jaxinfer.bench.report import Table, Value, percentile
 from jaxinfer.bench.steps import Timed
 from jaxinfer.bench.suites import preemption, scheduler_trace, served
 from jaxinfer.bench.suites.job import Found, SuiteJob, call
+from jaxinfer.config import counted
 from jaxinfer.errors import ConfigError
 from jaxinfer_kernels.attention.cases import HEADS, DecodeCase
 from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning
@@ -123,7 +124,7 @@ def clients(job: SuiteJob, program: ReadyServer) -> Table:
         read = job.work.decode_bytes(count, lengths["input_tokens"] + lengths["output_tokens"] / 2)
         share = _share(read / job.limits.bytes_per_s, middle)
         rows.append((str(count), rate, rate / alone, *times, middle * 1e3, share, last * 1e3))
-        job.say(f"{count} clients: {rate:,.5g} output tok/s")
+        job.say(f"{counted(count, 'client')}: {rate:,.5g} output tok/s")
     return Table("clients at once", CONCURRENT, rows)
 
 
