@@ -179,7 +179,7 @@ def test_tails_of_checks_and_streams_beside_four_of_them(tmp_path, text):
 
 
 def of_ids(path: str, name: str, num_ids: int) -> tuple[str, bytes]:
-    return path, b'{"%b": [%b]}' % (name.encode(), b",".join([b"1"] * num_ids))
+    return path, b'{"%b": [%b1]}' % (name.encode(), b"1," * (num_ids - 1))
 
 
 LISTS = {
