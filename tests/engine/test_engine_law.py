@@ -7,6 +7,7 @@ engines that die. Pools are small enough that preemption is the rule.
 """
 
 import dataclasses
+import functools
 import random
 
 import numpy as np
@@ -215,11 +216,16 @@ class Workload:
                     self.past[-1] = list(answer.request.prompt) + answer.tokens
 
 
-@pytest.mark.parametrize("seed", range(QUICK_SEEDS))
-def test_any_workload_keeps_the_invariants_and_answers_as_if_each_request_ran_alone(seed):
+@functools.cache
+def quick_workload(seed: int) -> Workload:
     workload = Workload(seed)
     workload.run(STEPS_PER_SEED)
-    assert workload.num_added - workload.num_refused > 30
+    return workload
+
+
+@pytest.mark.parametrize("seed", range(QUICK_SEEDS))
+def test_any_workload_keeps_the_invariants_and_answers_as_if_each_request_ran_alone(seed):
+    assert quick_workload(seed).num_added - quick_workload(seed).num_refused > 30
 
 
 @pytest.mark.slow
@@ -234,13 +240,9 @@ def test_the_laws_hold_at_depth_0(seed):
 
 
 def test_the_workloads_reach_what_they_are_meant_to_reach():
-    clients, num_kept = [], 0
-    for seed in range(10):
-        workload = Workload(seed)
-        workload.run(300)
-        clients.append(workload.client)
-        num_kept += workload.num_kept
-    assert num_kept > 20
+    workloads = list(map(quick_workload, range(QUICK_SEEDS)))
+    clients = [workload.client for workload in workloads]
+    assert sum(workload.num_kept for workload in workloads) > 20
     counters = [engine for client in clients for engine in client.counters]
     assert sum(c.pages_saved for c in counters) > 100 and sum(c.pages_loaded for c in counters) > 30
     assert sum(c.preemptions for c in counters) > 50 and sum(c.cached_tokens for c in counters) > 500
@@ -249,10 +251,10 @@ def test_the_workloads_reach_what_they_are_meant_to_reach():
     assert any(client.runner.zeroed for client in clients)
     assert sum(c.recoveries for c in counters) > 50
     assert len(counters) > len(clients) + 10, "engines died"
-    for kind in ("run", "wait", "exhausted", "nan", "poison"):
-        assert any(fault.kind == kind for client in clients for fault in client.faults.struck), kind
-    for code in ("non_finite", "step_failed"):
-        assert any(answer.code == code for client in clients for answer in client.answers.values()), code
+    struck = {fault.kind for client in clients for fault in client.faults.struck}
+    assert struck >= {"run", "wait", "exhausted", "nan", "poison"}
+    codes = {answer.code for client in clients for answer in client.answers.values()}
+    assert codes >= {"non_finite", "step_failed"}
     plans = [plan for client in clients for plan in client.plans]
     assert 100 < sum(plan.sampler is Sampler.FULL for plan in plans) < len(plans)
     assert any(row.bans for plan in plans for row in plan.rows)
@@ -494,5 +496,5 @@ FAULTS = [
 def test_the_laws_catch_a_planted_fault(fault, monkeypatch):
     fault(monkeypatch.setattr)
     with pytest.raises((AssertionError, KeyError, ValueError, IndexError)):
-        for seed in range(10):
+        for seed in (4, 7, 6, 0, 1, 2, 3, 5, 8, 9):  # those first that show most faults soonest
             Workload(seed).run(300)
