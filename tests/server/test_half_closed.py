@@ -43,7 +43,7 @@ class Slow(FakeLLM):
     """Its answers begin after the end of what is sent has come."""
 
     async def generate(self, *given, **rest):
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.05)
         return await super().generate(*given, **rest)
 
 
@@ -149,9 +149,9 @@ def test_who_has_gone_from_a_stream_that_is_silent_is_missed(path, version):
 
 
 class Eager(BoundedProtocol):
-    """Its last interim response comes after 3 s instead of twenty."""
+    """Its last interim response comes after 1.5 s instead of twenty."""
 
-    interim_s = (0.0, 0.5, 3.0)
+    interim_s = (0.0, 0.25, 1.5)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -163,18 +163,18 @@ def test_who_goes_after_its_half_close_is_missed_at_the_next_interim_response(st
         wait_until(lambda: len(llm.running) == 1)
         connection.shutdown(socket.SHUT_WR)
         began_s = time.monotonic()
-        read_for(connection, 1.7)
+        read_for(connection, 0.9)
         assert llm.running
         connection.close()
         wait_until(lambda: not llm.running)
-        assert time.monotonic() - began_s < Eager.interim_s[-1] + 1.7
+        assert time.monotonic() - began_s < Eager.interim_s[-1] + 0.9
 
 
 def test_the_interim_responses_are_few_enough_for_every_client():
     """Go's before 1.24 takes five, one of which the client itself may have asked for."""
     assert len(INTERIM_S) <= 4
     with (
-        live(create_app(FakeLLM(lambda ids, params: [4.0, *hello(ids, params)])), protocol=Eager) as port,
+        live(create_app(FakeLLM(lambda ids, params: [2.0, *hello(ids, params)])), protocol=Eager) as port,
         socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
     ):
         connection.sendall(asked(CHAT))
