@@ -1,5 +1,6 @@
 """All the schemas, and their values as the texts of answers."""
 
+import functools
 import json
 from collections.abc import Iterable
 from itertools import cycle, islice
@@ -15,6 +16,7 @@ LEAST_VALID, LEAST_INVALID = 3, 2
 _SPACES = [(",", ":"), (", ", ": "), (" ,\r\n ", "\t:\n")]
 
 
+@functools.cache
 def corpus() -> list[Case]:
     """Every shape around every leaf, and all else."""
     return [shape(leaf) for shape in SHAPES for leaf in leaves()] + others() + refused() + client_cases()
