@@ -45,7 +45,7 @@ _OF_FACTORS = frozenset(
     + ["rope", "rotary", "ntk", "cla", "share", "mup", "width"]
 )
 # what a list of the kinds of layers calls those of a dense model
-_USUAL_LAYERS = ("attention", "full_attention", "global", "dense")
+USUAL_LAYERS = ("attention", "full_attention", "global", "dense")
 _SWITCH = frozenset(["use", "has", "with", "apply", "enable"])
 _DENIALS = frozenset(["no", "without", "disable", "disabled"])
 _RANKS = frozenset(["tp", "ep", "pp", "dp", "cp", "sp", "parallel", "parallelism"])
@@ -152,10 +152,14 @@ class HFConfig:
     def num_layers(self) -> int | None:
         return num_layers_of(self._raw)
 
-    def value(self, key: str) -> Any:
+    def given(self, key: str) -> Any:
         """The key's value as JSON gave it, None when missing or null."""
         self._read.add(key)
         return self._raw.get(key)
+
+    def value(self, key: str) -> Any:
+        """The key's value, or what a list says of each layer; None when missing or null."""
+        return of_each_layer(self.given(key), self.num_layers)
 
     def has(self, key: str) -> bool:
         return self._raw.get(key) is not None
@@ -167,7 +171,7 @@ class HFConfig:
     def is_off(self, key: str) -> bool:
         """Whether the key's feature, which a model without the key lacks, is switched off."""
         self._may_be_off.add(key)
-        value = of_each_layer(self.value(key), self.num_layers)
+        value = self.value(key)
         return is_off(value) or is_one_rank(key, value)
 
     def refuse(self, key: str, law: str, cure: str) -> None:
@@ -236,7 +240,7 @@ class HFConfig:
             if (
                 key in known
                 or value is None
-                or (value is not given and value in _USUAL_LAYERS)
+                or (value is not given and value in USUAL_LAYERS)
                 or says_how(key, value)
                 or is_one_rank(key, value)
                 or is_neutral(key, value)
@@ -256,9 +260,8 @@ class HFConfig:
             if off and not near:
                 continue
             hint = f"did you mean {near!r}? If not, delete" if near else "delete"
-            self.faults.append(
-                f"{self._prefix}{key} is not a key this architecture knows, got {shown(value)}; {hint} it if it "
-                "does not change what the model computes"
+            self.refuse(
+                key, "is not a key this architecture knows", f"{hint} it if it does not change what the model computes"
             )
 
 
@@ -297,8 +300,12 @@ def is_off(value: Any) -> bool:
 
 
 def _nearest(key: str, known: Iterable[str]) -> str | None:
-    """Of which of these a key may be a misspelling; that both begin with `use` makes them no more alike."""
-    near = difflib.get_close_matches(key, sorted(known), n=8, cutoff=_ALIKE)
+    """Of which of these a key may be a misspelling; that both begin with `use` makes them no more alike, and a `no`
+    makes one the opposite of the other.
+    """
+    denials = _words(key) & _DENIALS
+    alike = [name for name in sorted(known) if _words(name) & _DENIALS == denials]
+    near = difflib.get_close_matches(key, alike, n=8, cutoff=_ALIKE)
     bare = _without_switch(key)
     return next(
         (name for name in near if difflib.get_close_matches(bare, [_without_switch(name)], cutoff=_ALIKE)), None

@@ -27,6 +27,7 @@ from jaxinfer.layers.spec import Attention, Dense, Layer, Rope
 from jaxinfer.models import rope
 from jaxinfer.models.config import (
     CHECK,
+    USUAL_LAYERS,
     HFConfig,
     ModelConfig,
     checkpoint_dtype,
@@ -319,7 +320,9 @@ def _refuse_sliding_windows(config: HFConfig, num_layers: int, max_position: int
         config.refuse("use_sliding_window", f"must be false (sliding_window is {window!r})", cure)
     if types is None:
         return
-    allowed = ("full_attention", "sliding_attention") if hides_nothing else ("full_attention",)
+    allowed = USUAL_LAYERS + (("sliding_attention",) if hides_nothing else ())
+    if types in allowed:
+        return
     if not isinstance(types, list) or any(item not in allowed for item in types):
         config.refuse("layer_types", "must all be full_attention", f"{cure}, nor are other kinds of layers")
     elif len(types) != num_layers:

@@ -100,7 +100,7 @@ def refuse_features(config: HFConfig) -> None:
         switches = [key for key in feature.switches if config.has(key) and config.value(key) != []]
         for key in feature.switches:
             off = config.is_off(key)  # which reads it
-            if feature.has(key, config.value(key), config.num_layers) if key in feature.usual else not off:
+            if feature.has(key, config.given(key), config.num_layers) if key in feature.usual else not off:
                 law = "must be 1 for each layer, or absent" if key in feature.usual else "must be 0, empty or absent"
                 config.refuse(key, law, f"{feature.name} are not supported")
         for key in feature.asides:

@@ -191,6 +191,8 @@ def result_id(item: Item, path: str, open_calls: Iterable[Item]) -> str:
 
 def _only_open(item: Item, path: str, open_calls: Iterable[Item]) -> str:
     tool = item.get("name")
+    if not isinstance(tool, str | None):
+        raise invalid(f"{path}.name", "the name of the tool that was called", tool)
     found = [call["id"] for call in open_calls if tool in (None, call["function"]["name"])]
     if len(found) != 1:
         law = f"the id of the call that it answers, where {len(found)} that it may answer have no result yet"

@@ -357,6 +357,7 @@ def test_all_faults_are_reported_at_once() -> None:
         {"no_rope_layers": [1] * 36, "no_rope_layer_interval": 4},
         {"attn_type_list": [1] * 36},
         {"moe_layer_freq": [0] * 36, "mlp_layer_types": ["dense"] * 36},
+        {"layer_types": ["attention"] * 36},
         {"layers_block_type": ["attention"] * 36, "hybrid_layer_pattern": [0] * 36},
         {"activation_sparsity_pattern": [0.0] * 36, "wings": [None] * 36, "wing_window": [-1] * 36},
         {"quantization_config": {"quant_method": "none"}},
@@ -369,6 +370,21 @@ def test_all_faults_are_reported_at_once() -> None:
 )
 def test_a_key_that_changes_nothing_changes_nothing(added: dict[str, Any]) -> None:
     assert config_from_hf({**QWEN3_8B, **added}) == config_from_hf(QWEN3_8B)
+
+
+OF_ALL_LAYERS = {"architectures", "num_hidden_layers"}
+
+
+@pytest.mark.parametrize("key", [*sorted(QWEN3_8B.keys() - OF_ALL_LAYERS), "use_rope", "rope_layers", "wings"])
+def test_a_list_that_says_the_same_of_each_layer_says_it_of_the_model(key: str) -> None:
+    """And is shown as it was given where that is refused."""
+    each = {"use_rope": True, "rope_layers": 1, "wings": 3}.get(key, QWEN3_8B.get(key))
+    raw = {**QWEN3_8B, key: [each] * 36}
+    if key in ("rope_layers", "wings"):
+        with pytest.raises(CheckpointError, match=rf"{key} is not a key .*, got \[{each}, {each}, [^\n]*; delete it"):
+            config_from_hf(raw)
+    else:
+        assert config_from_hf(raw) == config_from_hf(QWEN3_8B)
 
 
 WAYS = ["flash", "flash_attention", "flash_attn_2", "sdpa", "fused_attention", "fused_rms_norm", "xformers_attention"]
