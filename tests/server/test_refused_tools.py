@@ -86,6 +86,7 @@ def rename(tool: Any) -> Any:
         ({"input": [{"type": "function_call", "call_id": "c", "name": "x", "arguments": {}}]}, "input[0].arguments"),
         ({"input": [*USER, {"type": "function_call_output", "output": "x"}]}, "input[1].call_id"),
         ({"input": [*USER, {"type": "function_call_output", "call_id": "c"}]}, "input[1].output"),
+        ({"input": [*USER, {"type": "function_call_output", "name": 5, "output": "x"}]}, "input[1].name"),
         (
             {"input": [{"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image"}]}]},
             "input[0].output[0]",
