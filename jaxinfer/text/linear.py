@@ -14,13 +14,14 @@ MAX_PATTERN_CHARS = 1024  # each alternative is tried at each place
 MAX_TEXT_CHARS = 256  # of a text that is looked for, which may nearly match at each place
 _SHOWN_CHARS = 60
 
-_SET = r"\[(?:\\[pP]\{\^?\w+\}|\\.|[^\[\]\\])+\]"
+# Each of these reads a pattern in one way only: two ways would be tried in all their combinations.
+_SET = r"\[(?:\\[pP]\{\^?\w+\}|\\[^pP]|[^\[\]\\])+\]"
 _CHAR = rf"(?:{_SET}|\\[pP]\{{\^?\w+\}}|\\[sSdDwWhHrntfv]|\\[^\w]|[^\\\[\](){{}}|?*+^$])"  # matches one character
-_WORDS = r"\(\?i?:['\u2019\w|\[\]]+\)"  # one of a few short texts
-_BEFORE = rf"(?:{_CHAR}(?:\?\+?)?|{_WORDS}\??)"
+_WORDS = r"\(\?i?:['\u2019\w|\[\]]{1,64}\)"  # one of a few short texts
+_BEFORE = rf"(?:{_CHAR}\?\+?)?{_CHAR}{{0,4}}"  # may fail, in two ways
 _RUN = rf"{_CHAR}(?:[*+]\+?|\{{\d(?:,\d?)?\}})"
 _BEHIND = rf"(?:{_CHAR}[?*]\+?|{_WORDS}\?)"  # cannot fail
-_SIMPLE = rf"{_BEFORE}{{0,8}}(?:{_RUN}{_BEHIND}{{0,8}})?"
+_SIMPLE = rf"{_BEFORE}(?:{_WORDS}|{_RUN}{_BEHIND}{{0,4}})?"
 # white space up to its last line end, or else all of it: what the first of the two reads in vain the other takes
 _NEW_LINE = r"\[(?:\\r\\n|\r\n)\]"
 _SPACES = rf"(?:\\s\*{_NEW_LINE}\+?\|)?\\s\+\(\?!\\S\)"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
-from jaxinfer.text.linear import MAX_STEPS, is_linear, nonlinear_rules, pattern_of, steps_of
+from jaxinfer.text.linear import MAX_PATTERN_CHARS, MAX_STEPS, is_linear, nonlinear_rules, pattern_of, steps_of
 from tests.text.samples import LINEAR, NONLINEAR, replace, split
 
 MAX_S_PER_CHAR = 12e-6  # linear patterns take 0.06 to 1.2 us, those that take the square of a run of 2**14 60 us
@@ -38,6 +38,7 @@ ITEMS = [f"{one}{times}" for one in CLASSES for times in ("", "?", "+", "*", "++
 ]
 KNOWN = [r"\s*[\r\n]+|\s+(?!\S)", r"\s+(?!\S)", "[aA]?[A1]*[1a]+|[aA]?[A1]+[1a]*"]
 ALTERNATIVES = st.one_of(st.sampled_from(KNOWN), st.lists(st.sampled_from(ITEMS), min_size=1, max_size=4).map("".join))
+TAILS = st.sampled_from(["", "(", "(?=x)", "]+b", "[a"])
 PATTERNS = st.lists(ALTERNATIVES, min_size=1, max_size=3).map("|".join)
 
 
@@ -90,11 +91,24 @@ def test_whatever_is_held_to_be_linear_is(pattern: str, unit: str) -> None:
             r"(?<=a)\s+",
             r"(.)\1+",
         ),
+        "(?i:a|aa|aaa|aaaa)" * 8 + "b+",
+        "a?a?a?a?a?a?a?a?b+",
+        "[" + r"\p{L}" * 40 + "]+b",
         *("[ab]?[a]*[b]+|[ab]?[a]+[c]*", "x|a+b|c", "[[:alpha:]]+b", "a?" * 20 + "a" * 20, "a|" * 600 + "b"),
     ],
 )
 def test_a_pattern_that_may_fail_behind_a_run_is_not(pattern: str) -> None:
     assert not is_linear(pattern)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from([*ITEMS, *KNOWN, r"\p{L}", "[", "]", "(?:", ")", "|"]), min_size=1, max_size=3), TAILS)
+def test_a_form_is_told_in_little_time_whatever_it_is(parts: list[str], tail: str) -> None:
+    pattern = "".join(parts)
+    pattern = pattern * ((MAX_PATTERN_CHARS - len(tail)) // len(pattern)) + tail
+    began_s = time.thread_time()
+    is_linear(pattern)
+    assert time.thread_time() - began_s < 0.1
 
 
 def test_what_is_wrong_is_named_once_for_each_rule() -> None:
