@@ -150,6 +150,7 @@ class AsyncLLM:
             text = early.result() if early else load_text(self.config, Path(handshake.folder))
         self._lanes = Lanes(is_linear=text.tokenizer.is_linear)
         self._started = Started.of(handshake, text)
+        text.tokenizer.start()  # behind all that may fail; close() ends it
         self._announce.release()
 
     @property
@@ -340,6 +341,7 @@ class AsyncLLM:
         self._ready.set()  # a start that waits for the last compilation need not any longer
         if self._started is not None:
             await self.drain(0.0)
+            await asyncio.to_thread(self._started.text.tokenizer.close)  # texts under way need not be waited for
             await asyncio.to_thread(self.replicas.close)
             self._outputs.put(None)
             await asyncio.to_thread(self._text_thread.join)
