@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -54,6 +55,24 @@ def test_draining_finishes_what_runs_and_refuses_what_comes(llm):
         deltas = [delta async for delta in stream]
         await drained
         assert deltas[-1].finish_reason == "length"
+
+    llm.run(test)
+
+
+def test_a_drain_accepts_what_arrived_before_it_until_no_more_of_that_can_come(llm):
+    async def test(llm):
+        few, arrived_s, gate = SamplingParams(max_tokens=2, ignore_eos=True), time.monotonic(), asyncio.Event()
+        drained = asyncio.create_task(llm.drain(10, gate.wait()))
+        await asyncio.sleep(0.01)
+        with pytest.raises(Unavailable):
+            await llm.generate([5], few, request_id="late", arrived_s=time.monotonic())
+        stream = await llm.generate([5, 6], few, request_id="r", arrived_s=arrived_s)
+        assert [delta async for delta in stream][-1].finish_reason == "length"
+        assert not drained.done()
+        gate.set()
+        await drained
+        with pytest.raises(Unavailable):
+            await llm.generate([5], few, request_id="r", arrived_s=arrived_s)
 
     llm.run(test)
 
