@@ -2,8 +2,8 @@
 
 `python -m jaxinfer.text.encoder FD` reads the tokenizer once and then forks: a worker for each text that is encoded at
 a time, which shares the vocabulary's memory. A worker that uses up a text's processor time is ended by the system's
-timer, and the next text gets a new one; for a worker that something else has ended, the text gets another. All end when
-the socket to the server closes. Imports no jax.
+timer, and the next text gets a new one; for a worker that something else has ended, the text gets another. All are
+a session of their own and end when the socket to the server closes. Imports no jax.
 """
 
 import contextlib
@@ -74,7 +74,6 @@ class EncoderProcess:
         if self._process is not None and self._process.poll() is None:
             return
         self._kill()  # closes what is left of one that has died
-        # of its own session: its workers can be ended with it
         variables = {"TOKENIZERS_PARALLELISM": "false"}
         process, end = children.start("jaxinfer.text.encoder", variables=variables, new_session=True)
         self._process, self._end = process, end
@@ -188,6 +187,7 @@ def _main() -> None:
             finally:
                 os._exit(0)
         os.close(descriptors[0])
+    os.killpg(0, signal.SIGKILL)  # of the session that it leads: a worker may have a text that nobody waits for
 
 
 def _work(encode: Callable[..., list[int]], end: socket.socket) -> None:

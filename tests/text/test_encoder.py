@@ -160,6 +160,22 @@ def test_closing_ends_the_process_a_worker_that_has_a_text_and_who_waits_for_it(
     text.close()
 
 
+def test_all_processes_end_at_once_when_the_server_is_gone(monkeypatch) -> None:
+    monkeypatch.setattr(encoder, "TEXT_S", 1000.0)
+    text = tokenizer_with(pre_tokenizer=split("a*a*a*b"))
+    text.encode("a b")
+    assert text._process is not None
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(text.encode, "a" * 60_000 + " b")
+        wait_until_busy(text)
+        pids = family_of(text)
+        text._process._end.close()  # as the system does for a server that was killed
+        wait_until_ended(pids[1:])
+        text.close()
+        assert isinstance(late.exception(10), EngineError)
+    wait_until_ended(pids)
+
+
 def test_processes_end_with_their_tokenizer() -> None:
     text = tokenizer_with(pre_tokenizer=NONLINEAR["deepseek-llm"])
     text.encode("a b")
