@@ -161,7 +161,8 @@ def _kill(process: "subprocess.Popen[bytes]", end: socket.socket, idle: list[soc
     while idle:
         idle.pop().close()
     if process.returncode is None:  # else its number may be another's by now
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # a program that ignores SIGCHLD keeps no dead children
+            os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
