@@ -1,14 +1,16 @@
 """AsyncLLM: what servers, batches and adapters know of the engine. Asyncio outside, threads inside."""
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import logging
+import math
 import queue
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -89,6 +91,7 @@ class AsyncLLM:
         self._suspects = Suspects()  # the text thread's
         self._started: Started | None = None
         self._busy_since_s = 0.0  # when `_open` was last empty
+        self._closed_s = math.inf  # a drain's: only what arrived before is accepted
         self._open: dict[str, _Open] = {}
         self._posting = threading.Lock()  # held to register and post, or to end all that is open: both or neither
         self._names: dict[str, set[str]] = {}  # a client's request id -> the ids we made for it
@@ -150,6 +153,7 @@ class AsyncLLM:
             text = early.result() if early else load_text(self.config, Path(handshake.folder))
         self._lanes = Lanes(is_linear=text.tokenizer.is_linear)
         self._started = Started.of(handshake, text)
+        text.tokenizer.start()  # behind all that may fail; close() ends it
         self._announce.release()
 
     @property
@@ -162,9 +166,14 @@ class AsyncLLM:
             raise unavailable("starting")
         return self._started
 
-    def admit(self, num_choices: int = 1) -> None:
+    def status_for(self, arrived_s: float | None) -> Status:
+        """The status for a request that came then, None is now: a drain still answers those from before it began."""
+        came_before = arrived_s is not None and arrived_s < self._closed_s
+        return "ready" if self.status == "draining" and came_before else self.status
+
+    def admit(self, num_choices: int = 1, arrived_s: float | None = None) -> None:
         """Raise Unavailable or Overloaded if a request for that many choices would be refused now."""
-        check_status(self.status)
+        check_status(self.status_for(arrived_s))
         check_room(self._model.limits, self._num_active, num_choices, self.replicas.num_usable)
 
     async def encode(
@@ -296,7 +305,7 @@ class AsyncLLM:
         """Post its request. request_id: the caller's label."""
         request, mailbox = answer.request, Mailbox()
         with self._posting:
-            self.admit(request.n)  # whoever is let in is among those that _end_all finds
+            self.admit(request.n, arrived_s)  # whoever is let in is among those that _end_all finds
             self._names.setdefault(request_id, set()).add(request.id)
             self._num_active += request.n
             self._idle.clear()
@@ -325,21 +334,29 @@ class AsyncLLM:
         """Free what a session keeps, but for what others use or keep."""
         self.replicas.post(Forget(session))
 
-    async def drain(self, timeout_s: float) -> None:
-        """Accept nothing more, wait for what runs, abort what is left after `timeout_s`."""
-        self.status = "draining"
-        try:
-            await asyncio.wait_for(self._idle.wait(), timeout_s)
-        except TimeoutError:
-            for made in tuple(self._open):
-                self._abort(made)
-            await self._idle.wait()
+    async def drain(self, timeout_s: float, arrived: Awaitable[None] | None = None) -> None:
+        """Accept nothing that comes from now on, wait for what runs, abort what is left after `timeout_s`.
+
+        arrived: ends when nothing that came before, but is not accepted yet, will come any more.
+        """
+        self.status, self._closed_s = "draining", min(self._closed_s, time.monotonic())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                if arrived is not None:
+                    await arrived
+                self._closed_s = -math.inf
+                await self._idle.wait()
+        self._closed_s = -math.inf
+        for made in tuple(self._open):
+            self._abort(made)
+        await self._idle.wait()
 
     async def close(self) -> None:
         """Stop the threads; requests still open end with finish_reason "abort"."""
         self._ready.set()  # a start that waits for the last compilation need not any longer
         if self._started is not None:
             await self.drain(0.0)
+            await asyncio.to_thread(self._started.text.tokenizer.close)  # texts under way need not be waited for
             await asyncio.to_thread(self.replicas.close)
             self._outputs.put(None)
             await asyncio.to_thread(self._text_thread.join)

@@ -134,7 +134,7 @@ class Generation:
         generation = cls(llm, job)
         try:
             async with llm.beginning if len(job.prompts) > 1 else nullcontext():
-                llm.admit(generation.num_choices)
+                llm.admit(generation.num_choices, job.arrived_s)
                 for position, (request_id, prompt) in enumerate(zip(generation._ids, job.prompts, strict=True)):
                     if position:
                         await asyncio.sleep(0)  # a prompt may take 15 ms: of many allowed_token_ids, or bad_words

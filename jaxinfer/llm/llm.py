@@ -91,6 +91,7 @@ class LLM:
         self._engine = core.engine
         self._text = load_text(config, core.folder)
         self.info = self._text.facts_for(core.info)
+        self._text.tokenizer.start()  # behind all that may fail
         self._numbers = itertools.count()
         self._random = random.Random(config.seed)
         self._calls: dict[str, OpenCall] = {}  # those under way, by request
@@ -434,8 +435,9 @@ class LLM:
         return text, self._text.tokenizer.encode(text)
 
     def close(self) -> None:
-        """Free the device memory; the object cannot be used afterwards."""
+        """Free the device memory and end all processes; the object cannot be used afterwards."""
         self._is_closed = True
+        self._text.tokenizer.close()
         self._core.close()
 
     def __enter__(self) -> "LLM":

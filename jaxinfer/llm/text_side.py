@@ -144,7 +144,6 @@ def load_text(config: EngineConfig, folder: Path) -> TextSide:
     except InvalidRequest as error:
         raise ConfigError(str(error)) from error
     tokenizer = Tokenizer.from_folder(source)
-    tokenizer.start()
     thinking = Thinking.of(tokenizer, "\n".join(template.sources.values()))
     if thinking is None and config.reasoning_parser != "auto":
         fact = "its tokenizer or its chat template has none"

@@ -103,11 +103,11 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None, tracer: "T
     tenants = Tenants(settings.api_keys) if settings.api_keys else None
     routes = ROUTES if settings.profile_folder is None else [*ROUTES, *PROFILE_ROUTES]
     routes = routes if settings.files_folder is None else [*routes, *STORAGE_ROUTES]
-    http = HttpCounts([route.path for route in routes], PROBES)
+    http, running = HttpCounts([route.path for route in routes], PROBES), Running()
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(RequestContext, http, settings.log_requests),
+            Middleware(RequestContext, running, http, settings.log_requests),
             *_tracing(tracer, http),
             Middleware(Guard, settings, tenants),
         ],
@@ -120,7 +120,7 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None, tracer: "T
     app.router.redirect_slashes = False  # paths are plain already, and a 307 is no answer to an API client
     app.state.llm = llm
     app.state.settings = settings
-    app.state.running = Running()
+    app.state.running = running
     app.state.sessions = Sessions(llm, settings.max_sessions_per_key, settings.max_session_idle_s)
     app.state.responses = ResponseStore(
         settings.max_stored_responses, settings.max_stored_bytes, settings.max_stored_age_s

@@ -49,7 +49,7 @@ async def _answer(request: Request, llm: AsyncLLM, asked: Asked, form: Form) -> 
     session_id = read_session_id(asked.wire, header, asked.num_choices, is_appended=asked.is_appended)
 
     async def prepare() -> Job:
-        llm.admit(asked.num_choices)  # a full queue is no reason to render first
+        llm.admit(asked.num_choices, request.state.begun_s)  # a full queue is no reason to render first
         with beginning(request, session_id) as turn:
             whole = asked if turn is None else asked.going_on(turn.conversation)
             job = await whole.job(llm, salt=request.state.tenant.salt, arrived_s=request.state.begun_s)
@@ -94,10 +94,10 @@ async def respond(
 
 
 def open_llm(request: Request) -> AsyncLLM:
-    """The engine, if it takes requests now. Raises Unavailable."""
+    """The engine, if it takes this request. Raises Unavailable."""
     state = request.app.state
     llm: AsyncLLM = state.llm
-    refusal = unavailable(llm.status, serve_early=state.settings.serve_early)
+    refusal = unavailable(llm.status_for(request.state.begun_s), serve_early=state.settings.serve_early)
     if refusal is not None:
         raise refusal
     return llm

@@ -11,11 +11,12 @@ import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jaxinfer.errors import ApiError
+from jaxinfer.errors import ApiError, Unavailable
 from jaxinfer.llm.turns import Turns
-from jaxinfer.server.errors import body_for, is_anthropic
+from jaxinfer.server.errors import body_for, error_response, is_anthropic
 from jaxinfer.server.http_counts import GONE, HttpCounts
 from jaxinfer.server.paths import make_plain
+from jaxinfer.server.running import Running
 
 logger = logging.getLogger("jaxinfer.server")
 
@@ -25,14 +26,16 @@ _USABLE_ID = re.compile(rb"[A-Za-z0-9._:@/+=-]{1,128}")
 
 
 class RequestContext:
-    """Echoes x-request-id (ours when the client sent none that can be used), turns a bug into a 500 with that id, and
-    counts every answer. Whatever is below it sees the plain path.
+    """Echoes x-request-id (ours when the client sent none that can be used), turns a bug into a 500 with that id, the
+    server's end into a 503, and counts every answer. Whatever is below it sees the plain path.
 
+    running: knows each request until its answer begins.
     log_requests: a line in the log for each request that has ended, but for health checks that went well.
     """
 
-    def __init__(self, app: ASGIApp, http: HttpCounts, log_requests: bool = False) -> None:
+    def __init__(self, app: ASGIApp, running: Running, http: HttpCounts, log_requests: bool = False) -> None:
         self.app = app
+        self._unanswered = running.unanswered
         self._http = http
         self._log_requests = log_requests
         self._turns = Turns(BEGUN_AT_ONCE)
@@ -49,11 +52,15 @@ class RequestContext:
         if is_anthropic(scope["path"]):
             headers.append((b"request-id", request_id.encode()))  # the name that Anthropic's clients look for
         status, is_whole = 0, False  # until an answer begins, until it ends
+        task = asyncio.current_task()
+        assert task is not None
+        self._unanswered[task] = scope["state"]
 
         async def send_with_id(message: Message) -> None:
             nonlocal status, is_whole
             if message["type"] == "http.response.start":
                 status = message["status"]
+                self._unanswered.pop(task, None)
                 message = {**message, "headers": [*message.get("headers", ()), *headers]}
             elif not message.get("more_body", False):
                 is_whole = True
@@ -72,6 +79,8 @@ class RequestContext:
         except asyncio.CancelledError:
             # only the server's own end cancels a request, and this is the top of its task: uvicorn closes the socket
             logger.warning("request %s was cut off, the server ends", request_id, extra={"request_id": request_id})
+            if not status:
+                await error_response(cut_off(), scope)(scope, receive, send_with_id)
         except Exception:
             # the path was decoded from %xx: ascii() keeps line ends and escapes out of the log
             path = ascii(scope["path"])[:200]
@@ -80,6 +89,7 @@ class RequestContext:
                 raise
             await _send_internal_error(send_with_id, scope["path"], request_id)
         finally:
+            self._unanswered.pop(task, None)
             if "held_body" in scope["state"]:
                 scope["state"]["held_body"].release()
             if "gone" in scope["state"]:
@@ -121,3 +131,8 @@ async def _send_internal_error(send: Send, path: str, request_id: str) -> None:
 def internal_error(request_id: str) -> ApiError:
     """What a client is told of a bug: where its operator can look, and nothing of our inside."""
     return ApiError(f"the server failed on this request; its log names the cause under {request_id}", code="internal")
+
+
+def cut_off() -> Unavailable:
+    """What a client is told whose answer had not begun when the server ended."""
+    return Unavailable("the server stops before it could answer this request; send it to another", code="draining")

@@ -74,8 +74,8 @@ async def respond_pooled(
 
 async def pooled_job(request: Request, llm: AsyncLLM, inputs: list[Any], wire: PooledWire, param: str) -> Job:
     """The inputs as ids, for whoever asks."""
-    llm.admit(1)  # a full queue is no reason to tokenize first
     state = request.state
+    llm.admit(1, state.begun_s)  # a full queue is no reason to tokenize first
     return await embedding_job(llm, inputs, wire, param, salt=state.tenant.salt, arrived_s=state.begun_s)
 
 

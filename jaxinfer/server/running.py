@@ -1,5 +1,6 @@
 """The requests under way, and POST /abort_request and GET /load, which speak of them."""
 
+import asyncio
 from collections.abc import MutableMapping
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from jaxinfer.protocol.responses import encode_json
 from jaxinfer.server.body import read_json, unread
 from jaxinfer.server.http_counts import ASKED
 
+_LOOK_S = 0.01  # from one look at the requests that a stop waits for to the next
 Key = tuple[str, str]  # tenant, and the request's id or its answer's
 
 
@@ -27,11 +29,15 @@ Entry = tuple[Generation, RunningAnswer, State]
 
 
 class Running:
-    """Generations by who asked and under which id, which several may share. Those that are closed are not here."""
+    """Generations by who asked and under which id, which several may share. Those that are closed are not here.
+
+    unanswered: the tasks of requests whose answer has not begun, whatever they ask for.
+    """
 
     def __init__(self) -> None:
         self._by_key: dict[Key, list[Entry]] = {}
         self._all: set[Generation] = set()
+        self.unanswered: dict[asyncio.Task[Any], State] = {}
 
     def __len__(self) -> int:
         return len(self._all)
@@ -59,6 +65,18 @@ class Running:
         """The server ends: let all of them that are aborted from now on say so by an error."""
         for generation in self._all:
             generation.is_cut_off = True
+
+    async def until_answered(self) -> None:
+        """Return when each request that is here now has begun its answer, or ended."""
+        here = set(self.unanswered)
+        while not here.isdisjoint(self.unanswered):
+            await asyncio.sleep(_LOOK_S)
+
+    def refuse_unanswered(self) -> None:
+        """The server ends: let those that no generation answers say so by an error (context.py)."""
+        for task, state in self.unanswered.items():
+            if "generation" not in state:
+                task.cancel()
 
     def known_as(self, key: Key) -> list[Entry]:
         """Those under way that the tenant knows by that id."""

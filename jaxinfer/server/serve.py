@@ -165,9 +165,10 @@ class _DrainingServer(uvicorn.Server):
 
     def _on_signal(self, name: str) -> None:
         if self._draining is None:
-            count = counted(len(self._running), "answer")
+            under_way = self.server_state.tasks
+            count = counted(len(under_way), "answer")
             rest = f" after {count}, within {self._drain_timeout_s:g} s; a second signal ends them now"
-            logger.info("%s: stopping%s", name, rest if len(self._running) else "")
+            logger.info("%s: stopping%s", name, rest if under_way else "")
             notify("STOPPING=1")
             self._draining = asyncio.create_task(self._drain())
         elif self._hurrying is None:
@@ -183,6 +184,7 @@ class _DrainingServer(uvicorn.Server):
                 async with asyncio.timeout(_HURRY_S):
                     self._running.cut_off()
                     await self._llm.drain(0.0)
+                    self._running.refuse_unanswered()
                     while self.server_state.tasks:
                         await asyncio.sleep(0.01)
         finally:
@@ -193,7 +195,8 @@ class _DrainingServer(uvicorn.Server):
             if self._starting is not None and not self._starting.done():
                 self._starting.cancel()  # nothing runs yet: there is nothing to wait for
             else:
-                await self._llm.drain(self._drain_timeout_s)
+                await self._llm.drain(self._drain_timeout_s, self._running.until_answered())
+                self._running.refuse_unanswered()
         except Exception:
             logger.exception("draining failed; running answers are cut off")
         finally:

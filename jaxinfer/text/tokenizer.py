@@ -165,6 +165,11 @@ class Tokenizer:
             with contextlib.suppress(OSError):
                 self._process.start()
 
+    def close(self) -> None:
+        """End the processes that encode; with a tokenizer that has some, no text can be encoded any more."""
+        if self._process is not None:
+            self._process.close()
+
     @classmethod
     def from_folder(cls, path: str | Path) -> "Tokenizer":
         """Read tokenizer.json and, if there, tokenizer_config.json. Raises CheckpointError."""

@@ -1,14 +1,20 @@
 """How an AsyncLLM starts, drains, fails, recovers and ends."""
 
 import asyncio
+import contextlib
 import gc
+import json
 import os
+import shutil
 import signal
 import threading
+import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from jaxinfer.checkpoint.resolve import DEMO_FOLDER
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import CheckpointError, DeviceLost, EngineError, Unavailable
 from jaxinfer.llm import async_llm
@@ -23,6 +29,7 @@ from jaxinfer.protocol.sampling import SamplingParams
 from tests.llm.conftest import Served, in_thread
 from tests.support.attempts import Stopwatch
 from tests.support.engines import built_before, small_config
+from tests.support.processes import family
 
 LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
 
@@ -48,6 +55,24 @@ def test_draining_finishes_what_runs_and_refuses_what_comes(llm):
         deltas = [delta async for delta in stream]
         await drained
         assert deltas[-1].finish_reason == "length"
+
+    llm.run(test)
+
+
+def test_a_drain_accepts_what_arrived_before_it_until_no_more_of_that_can_come(llm):
+    async def test(llm):
+        few, arrived_s, gate = SamplingParams(max_tokens=2, ignore_eos=True), time.monotonic(), asyncio.Event()
+        drained = asyncio.create_task(llm.drain(10, gate.wait()))
+        await asyncio.sleep(0.01)
+        with pytest.raises(Unavailable):
+            await llm.generate([5], few, request_id="late", arrived_s=time.monotonic())
+        stream = await llm.generate([5, 6], few, request_id="r", arrived_s=arrived_s)
+        assert [delta async for delta in stream][-1].finish_reason == "length"
+        assert not drained.done()
+        gate.set()
+        await drained
+        with pytest.raises(Unavailable):
+            await llm.generate([5], few, request_id="r", arrived_s=arrived_s)
 
     llm.run(test)
 
@@ -243,3 +268,65 @@ def test_the_collector_passes_over_what_a_start_has_made(folder, executables):
     finally:
         core.close()
     assert gc.get_freeze_count() == 0
+
+
+@pytest.fixture
+def slow_config(tmp_path):
+    """Of a model whose tokenizer encodes in processes."""
+    folder = tmp_path / "slow"
+    shutil.copytree(DEMO_FOLDER, folder)
+    file = json.loads((folder / "tokenizer.json").read_text())
+    split = {"type": "Split", "pattern": {"Regex": r"\s+$"}, "behavior": "Isolated", "invert": False}
+    (folder / "tokenizer.json").write_text(json.dumps(file | {"pre_tokenizer": split}))
+    return EngineConfig(model=str(folder))
+
+
+def encoders() -> set[int]:
+    """Processes of ours that encode texts."""
+    found = set()
+    for pid in family(os.getpid())[1:]:
+        with contextlib.suppress(OSError):  # it has just ended
+            if b"jaxinfer.text.encoder" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.add(pid)
+    return found
+
+
+def test_closing_an_llm_ends_what_encodes_its_texts(slow_config):
+    before = encoders()
+    with LLM.over(slow_config, start_dry_run(slow_config, ignore)) as llm:
+        llm.generate("a b", SamplingParams(max_tokens=1))
+        assert len(encoders() - before) == 2, "the process and its worker"
+    assert encoders() <= before
+    with pytest.raises(EngineError, match="open"):
+        llm.generate("a b")
+    assert encoders() <= before
+
+
+def test_closing_an_async_llm_ends_what_encodes_its_texts(slow_config):
+    before = encoders()
+
+    async def test():
+        llm = AsyncLLM(slow_config, new_transport=partial(EngineThread, start_core=start_dry_run))
+        await llm.start()
+        assert await llm.encode("a b")
+        assert len(encoders() - before) == 2
+        await llm.close()
+        assert encoders() <= before
+
+    asyncio.run(test())
+
+
+def test_a_start_that_fails_leaves_nothing_that_encodes_texts(slow_config):
+    before = encoders()
+
+    class Fails(EngineThread):
+        def start(self, *given, **named):
+            raise DeviceLost("no device")
+
+    async def test():
+        llm = AsyncLLM(slow_config, new_transport=partial(Fails, start_core=start_dry_run))
+        with pytest.raises(DeviceLost) as failure:
+            await llm.start()
+        assert encoders() <= before, f"while somebody holds {failure}, which holds all that was made"
+
+    asyncio.run(test())

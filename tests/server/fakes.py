@@ -1,8 +1,11 @@
 """AsyncLLM without an engine: scripted deltas, one token per byte of text, and a record of what it was asked."""
 
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterable
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -104,6 +107,7 @@ class FakeLLM:
         self.kept: dict[str, tuple[str, list[int]]] = {}  # salt and tokens by the engine's name of a session
         self.forgotten: list[str] = []
         self.stalled_s = 0.0
+        self._closed_s = -math.inf
         self.config = EngineConfig()
         self.limits = SMALL
         self.latency = Latency(INFO.max_model_len)
@@ -121,7 +125,10 @@ class FakeLLM:
         assert self.status not in ("starting", "failed"), "nobody may ask before the model is there"
         return self._info
 
-    def admit(self, num_choices: int = 1) -> None:
+    def status_for(self, arrived_s: float | None) -> str:
+        return "ready" if self.status == "draining" and (arrived_s or math.inf) < self._closed_s else self.status
+
+    def admit(self, num_choices: int = 1, arrived_s: float | None = None) -> None:
         if len(self.running) + num_choices > self._max_running:
             raise Overloaded("the queue is full", code="queue_full", retry_after_s=2.2)
 
@@ -182,7 +189,7 @@ class FakeLLM:
         session: bool = False,
         form: Tried | None = None,
     ) -> AsyncIterator[Delta]:
-        if self.status == "draining":
+        if self.status_for(arrived_s) == "draining":
             raise Unavailable("draining", code="draining")
         check_prompt_ids(prompt_ids, vocab_size=self._info.vocab_size)
         validate_sampling(params, vocab_size=self._info.vocab_size)
@@ -208,7 +215,7 @@ class FakeLLM:
         arrived_s: float | None = None,
     ) -> AsyncIterator[Delta]:
         """Scripts other than `hello` say what comes instead of an embedding."""
-        assert self.status != "draining" and len(prompt_ids) <= self._info.max_model_len
+        assert self.status_for(arrived_s) != "draining" and len(prompt_ids) <= self._info.max_model_len
         call = Call(list(prompt_ids), SamplingParams(), request_id, priority, False, salt, pooling)
         whole = Delta(0, "", [], "stop", embedding=vector(prompt_ids).tobytes())
         return self._accept(call, (lambda *_: [whole]) if self._script is hello else self._script)
@@ -259,11 +266,17 @@ class FakeLLM:
     async def until_failed(self) -> None:
         await asyncio.Event().wait()
 
-    async def drain(self, timeout_s: float) -> None:
-        self.status = "draining"
-        async with asyncio.timeout(timeout_s):
-            while self.running:
-                await asyncio.sleep(0.01)
+    async def drain(self, timeout_s: float, arrived: Awaitable[None] | None = None) -> None:
+        """Like AsyncLLM: what still runs after the timeout is aborted, not an error."""
+        self.status, self._closed_s = "draining", time.monotonic() if self.status == "ready" else self._closed_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                if arrived is not None:
+                    await arrived
+                while self.running:
+                    await asyncio.sleep(0.01)
+        self._closed_s = -math.inf
+        self.running.clear()
 
     def stats(self) -> Stats:
         num_running = len(self.running)

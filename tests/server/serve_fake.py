@@ -10,13 +10,13 @@ from jaxinfer.errors import CheckpointError
 from jaxinfer.llm.types import Delta
 from jaxinfer.server.app import create_app
 from jaxinfer.server.serve import run_server
-from tests.server.fakes import FakeLLM
+from tests.server.fakes import FakeLLM, hello
 
 
 def script(prompt_ids, params):
-    """So many tokens in three seconds, or for ever when the seed is 1."""
+    """So many tokens in three seconds, or as few as are asked for; for ever when the seed is 1."""
     sent = 0
-    while sent < NUM_TOKENS or params.seed == 1:
+    while sent < min(NUM_TOKENS, params.max_tokens or NUM_TOKENS) or params.seed == 1:
         yield Delta(0, "x", [1])
         yield 0.05
         sent += 1
@@ -26,17 +26,33 @@ def script(prompt_ids, params):
 NUM_TOKENS = 60
 
 
-class DrainingFake(FakeLLM):
-    async def drain(self, timeout_s: float) -> None:
-        """Like AsyncLLM: what still runs after the timeout is aborted, not an error."""
+class SlowFake(FakeLLM):
+    """Takes its time with texts that say how much."""
+
+    async def encode(self, text, **asked):
+        await pause(text)
+        return await super().encode(text, **asked)
+
+    async def embed(self, *given, **asked):
+        self._script, script = hello, self._script
         try:
-            await super().drain(timeout_s)
-        except TimeoutError:
-            self.running.clear()
+            return await super().embed(*given, **asked)
+        finally:
+            self._script = script
+
+    async def render(self, messages, **asked):
+        for message in messages:
+            await pause(message["content"])
+        return await super().render(messages, **asked)
+
+
+async def pause(text):
+    """So many seconds as the text's number says."""
+    await asyncio.sleep(float(text) if text.replace(".", "").isdecimal() else 0)
 
 
 def main() -> None:
-    llm = DrainingFake(script, status="starting")
+    llm = SlowFake(script, status="starting")
 
     async def start() -> None:
         if sys.argv[2] == "broken":

@@ -2,11 +2,13 @@
 
 import contextlib
 import errno
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +17,26 @@ import pytest
 
 from jaxinfer.errors import ConfigError
 from jaxinfer.server.serve import bind
-from tests.server.http import CHAT, USER, error_of, events, raw_request, read_until, wait_until
+from tests.server.http import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    MESSAGES,
+    RESPONSES,
+    SCORE,
+    USER,
+    error_of,
+    events,
+    raw_request,
+    read_until,
+    wait_until,
+)
 from tests.server.serve_fake import NUM_TOKENS
 from tests.support.attempts import Stopwatch
 
 ROOT = Path(__file__).resolve().parents[2]
+BODY = json.dumps({"messages": USER, "max_tokens": 1}).encode()
+HALF = len(BODY) // 2
 DONE = b"data: [DONE]\n\n\r\n0\r\n\r\n"
 
 
@@ -81,21 +98,69 @@ def test_the_port_answers_503_while_the_model_loads():
         assert server.post_chat().status_code == 200
 
 
-def test_sigterm_lets_a_running_stream_finish_and_refuses_new_ones():
-    with program() as server:
-        wait_until(server.is_ready)
-        with raw_request(server.port, CHAT, {"messages": USER, "stream": True}) as connection:
+def preparing(seconds: float) -> dict[str, dict[str, object]]:
+    """Requests whose texts take so long to encode, by route."""
+    text = str(seconds)
+    chat: dict[str, object] = {"messages": [{"role": "user", "content": text}]}
+    return {
+        CHAT: chat | {"max_tokens": 1},
+        COMPLETIONS: {"prompt": text, "max_tokens": 1, "stream": True},
+        RESPONSES: {"input": text, "max_output_tokens": 1},
+        f"{RESPONSES}/input_tokens": {"input": text},
+        MESSAGES: chat | {"max_tokens": 1},
+        f"{MESSAGES}/count_tokens": chat,
+        EMBEDDINGS: {"input": text},
+        SCORE: {"text_1": text, "text_2": "b"},
+        "/api/chat": chat | {"stream": False},
+        "/tokenize": {"prompt": text},
+        "/apply-template": chat,
+    }
+
+
+@contextlib.contextmanager
+def taking(server: Program, seconds: float) -> Iterator[list[socket.socket]]:
+    """The clients of all these requests, which the server has taken; the last has sent a half of its body."""
+    wait_until(server.is_ready)
+    with contextlib.ExitStack() as stack:
+        taken = [
+            stack.enter_context(raw_request(server.port, path, {"model": "tiny", **body}))
+            for path, body in preparing(seconds).items()
+        ]
+        length = str(len(BODY))
+        taken.append(stack.enter_context(raw_request(server.port, CHAT, BODY[:HALF], content_length=length)))
+        assert server.is_ready() and server.is_ready(), "all that came before is taken"
+        yield taken
+
+
+def assert_told_that_it_stops(taken: list[socket.socket]) -> None:
+    """Each in its API's own form."""
+    for path, connection in zip([*preparing(0), CHAT], taken, strict=True):
+        answer = read_until(connection, b"")
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ") and b"retry-after: " in head and b"x-request-id: " in head, answer
+        error = json.loads(body)["error"]
+        message = error if path.startswith("/api/") else error["message"]
+        assert message == "the server stops before it could answer this request; send it to another"
+
+
+def test_sigterm_lets_what_was_taken_finish_however_far_it_is_and_refuses_new_ones():
+    with program() as server, taking(server, 2.0) as taken:
+        with raw_request(server.port, CHAT, {"messages": USER, "stream": True, "max_tokens": 10}) as connection:
             begun = connection.recv(4096)
             server.process.send_signal(signal.SIGTERM)
             wait_until(lambda: not server.is_ready(), timeout_s=2)
-            refused = server.post_chat()
             assert server.get("/health").status_code == 200
             rest = read_until(connection, DONE)
+        time.sleep(0.5)  # five of uvicorn's looks at whether it shall end
+        refused = server.post_chat()
         assert refused.status_code == 503
         assert error_of(refused)["code"] == "draining"
         assert "retry-after" in refused.headers
-        assert (begun + rest).count(b'"content":"x"') == NUM_TOKENS
+        taken[-1].sendall(BODY[HALF:])
+        answers = [read_until(each, b"") for each in taken]
+        assert (begun + rest).count(b'"content":"x"') == 10
         assert server.end() == (0, "exit 0\n")
+    assert [answer.partition(b"\r\n")[0] for answer in answers] == [b"HTTP/1.1 200 OK"] * len(answers), answers
 
 
 def test_sigterm_without_work_ends_at_once():
@@ -108,20 +173,19 @@ def test_sigterm_without_work_ends_at_once():
 
 
 def test_what_still_runs_after_the_drains_time_is_aborted_and_told_so():
-    with program(drain_timeout_s=0.7) as server:
-        wait_until(server.is_ready)
+    with program(drain_timeout_s=0.7) as server, taking(server, 60.0) as taken:
         with raw_request(server.port, CHAT, {"messages": USER, "stream": True, "seed": 1}) as connection:
             begun = connection.recv(4096)
             server.process.send_signal(signal.SIGTERM)
             told = begun + read_until(connection, DONE)
+            assert_told_that_it_stops(taken)
             wait_until(lambda: server.process.poll() is not None, timeout_s=10)
         assert server.end()[0] == 0
         assert told.count(b'"finish_reason":"abort"') == 1
 
 
 def test_a_second_sigterm_does_not_wait():
-    with program(drain_timeout_s=60) as server:
-        wait_until(server.is_ready)
+    with program(drain_timeout_s=60) as server, taking(server, 60.0) as taken:
         with raw_request(server.port, CHAT, {"messages": USER, "stream": True, "seed": 1}) as connection:
             connection.recv(4096)
             server.process.send_signal(signal.SIGTERM)
@@ -129,6 +193,7 @@ def test_a_second_sigterm_does_not_wait():
             watch = Stopwatch()
             server.process.send_signal(signal.SIGTERM)
             ended = read_until(connection, DONE)
+            assert_told_that_it_stops(taken)
             assert server.end() == (1, "exit 1\n")
             assert watch.seconds() < 2
         assert ended.count(b'"code":"draining"') == 1 and b'"finish_reason":"' not in ended

@@ -4,6 +4,8 @@ import gc
 import json
 import os
 import re
+import signal
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,7 @@ from jaxinfer.text.chat_template import ChatTemplate, encode_chat
 from jaxinfer.text.tokenizer import Tokenizer
 from tests.support.attempts import Stopwatch
 from tests.support.checkpoints import tokenizer_json
+from tests.support.processes import family
 from tests.text.samples import HARD_TEXTS, NONLINEAR, replace, split
 
 TEMPLATE = ChatTemplate("{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}")
@@ -110,26 +113,101 @@ def test_a_process_that_cannot_start_is_no_fault_of_the_request(deepseek: Tokeni
         deepseek.encode("a b")
 
 
+@pytest.mark.parametrize("is_idle", [True, False], ids=["idle", "with a text"])
+def test_a_worker_that_something_else_has_ended_is_replaced(deepseek: Tokenizer, is_idle: bool) -> None:
+    ids = deepseek.encode("a b")
+    (worker,) = workers_of(deepseek)
+    os.kill(worker, signal.SIGKILL if is_idle else signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        again = pool.submit(deepseek.encode, "a b")
+        if not is_idle:
+            wait_until_busy(deepseek)
+            os.kill(worker, signal.SIGKILL)
+        assert again.result(10) == ids
+
+
+def test_a_text_whose_workers_are_all_ended_is_given_up_and_not_refused(deepseek: Tokenizer, monkeypatch) -> None:
+    process, made = deepseek._process, []
+    assert process is not None
+    new = process._worker
+
+    def killed() -> socket.socket:
+        made.append(new())
+        for worker in workers_of(deepseek):
+            os.kill(worker, signal.SIGKILL)
+        return made[-1]
+
+    monkeypatch.setattr(process, "_worker", killed)
+    with pytest.raises(EngineError, match=f"{encoder.ATTEMPTS} in a row were ended from outside"):
+        deepseek.encode("a b")
+    assert len(made) == encoder.ATTEMPTS
+
+
+def test_closing_ends_the_process_a_worker_that_has_a_text_and_who_waits_for_it(monkeypatch) -> None:
+    monkeypatch.setattr(encoder, "TEXT_S", 1000.0)
+    text = tokenizer_with(pre_tokenizer=split("a*a*a*b"))
+    text.encode("a b")
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(text.encode, "a" * 60_000 + " b")
+        wait_until_busy(text)
+        pids = family_of(text)
+        assert len(pids) == 2
+        text.close()
+        assert isinstance(late.exception(10), EngineError)
+    wait_until_ended(pids)
+    with pytest.raises(EngineError, match="a model must be open to encode a text"):
+        text.encode("a b")
+    text.close()
+
+
+def test_all_processes_end_at_once_when_the_server_is_gone(monkeypatch) -> None:
+    monkeypatch.setattr(encoder, "TEXT_S", 1000.0)
+    text = tokenizer_with(pre_tokenizer=split("a*a*a*b"))
+    text.encode("a b")
+    assert text._process is not None
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(text.encode, "a" * 60_000 + " b")
+        wait_until_busy(text)
+        pids = family_of(text)
+        text._process._end.close()  # as the system does for a server that was killed
+        wait_until_ended(pids[1:])
+        text.close()
+        assert isinstance(late.exception(10), EngineError)
+    wait_until_ended(pids)
+
+
 def test_processes_end_with_their_tokenizer() -> None:
     text = tokenizer_with(pre_tokenizer=NONLINEAR["deepseek-llm"])
     text.encode("a b")
-    assert text._process is not None and text._process._process is not None
-    pid = text._process._process.pid
-    workers = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    pids = family_of(text)
     del text
     gc.collect()
+    wait_until_ended(pids)
+
+
+def workers_of(text: Tokenizer) -> list[int]:
+    return family_of(text)[1:]
+
+
+def family_of(text: Tokenizer) -> list[int]:
+    assert text._process is not None and text._process._process is not None
+    return family(text._process._process.pid)
+
+
+def wait_until_busy(text: Tokenizer) -> None:
+    """Its only worker has a text."""
+    assert text._process is not None
     end_s = time.monotonic() + 10
-    while any(_runs(each) for each in (pid, *workers)):
+    while text._process._idle:
+        assert time.monotonic() < end_s
+        time.sleep(0.001)
+
+
+def wait_until_ended(pids: list[int]) -> None:
+    end_s = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < end_s
         time.sleep(0.01)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_a_linear_tokenizer_has_no_process() -> None:
