@@ -297,8 +297,7 @@ def client_rate(load: Load, processes: int) -> float:
 @contextlib.contextmanager
 def program(name: str) -> Iterator[subprocess.Popen[bytes]]:
     """A program of this room with pipes to it; killed at the end if it still runs."""
-    command, environment = children.python("-m", f"jaxinfer.bench.{name}"), children.environment()
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+    with children.start_with_pipes(f"jaxinfer.bench.{name}") as process:
         try:
             yield process
         finally:

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import json
+import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 
@@ -12,7 +14,7 @@ import pytest
 
 from jaxinfer.bench import mock_server, serve
 from jaxinfer.bench.http_client import Outcome, Reply, read_stream, sentence_of
-from jaxinfer.bench.load import Load
+from jaxinfer.bench.load import Load, shares
 from jaxinfer.bench.serve import Goals
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.types import Delta
@@ -132,6 +134,24 @@ def test_a_server_is_loaded_and_described():
     assert rows_of(tables["interruption"])["3:5:4:6"]["prompt tokens"] == 7
     assert rows_of(tables["client check"])["3:5:4:6"]["times"] > 1
     assert ("model", llm.info.served_names[0]) in report.facts
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("mock_server", b""), ("client", msgspec.json.encode(shares(load_for("http://127.0.0.1:9"), 1)[0]) + b"\n")],
+)
+def test_a_process_of_the_benchmark_ends_with_its_parent_and_not_by_ctrl_c(name, told, capfd):
+    """It closes the pipe however it ends, also by a signal."""
+    with serve.program(name) as process:
+        process.stdin.write(told)
+        process.stdin.flush()
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+        process.stdin.close()
+        assert process.wait(10) == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_refused_requests_are_counted_with_what_the_server_said():
