@@ -14,6 +14,7 @@ import click
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import started
+from jaxinfer.cli.values import TargetFile
 from jaxinfer.config import Resolved, counted
 from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.llm.events import Event
@@ -142,7 +143,7 @@ command = EngineCommand(
         ),
         click.Option(
             ["csv_file", "--csv"],
-            type=click.Path(path_type=Path),
+            type=TargetFile(is_new=True),
             metavar="FILE",
             help="Write each token's log-probability to FILE.",
         ),
