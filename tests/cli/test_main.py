@@ -100,8 +100,9 @@ def test_help_all_lists_every_setting_under_a_heading(cli, verb):
             "--served-model-name A --served-model-name B; where 'B' is the model, write it first",
         ),
         (
-            ["ppl", "demo", "a.txt"],
-            "error: ppl takes its model with -m, got 'demo' among the files; write `jaxinfer ppl -m demo a.txt`",
+            ["ppl", "demo"],
+            "error: ppl needs a file of texts, got none beside the model 'demo'; name one: "
+            "jaxinfer ppl [MODEL] text.txt",
         ),
         (
             ["serve", "a", "b"],

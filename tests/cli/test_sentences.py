@@ -120,7 +120,8 @@ NEEDED = {
     "jaxinfer batch": ["x.jsonl", "-o", "-"],
     "jaxinfer bench compare": ["--a", "", "--b", ""],
     "jaxinfer bench suite": ["vllm"],
-    **dict.fromkeys(("jaxinfer pull", "jaxinfer show", "jaxinfer rm", "jaxinfer ppl"), ["x"]),
+    **dict.fromkeys(("jaxinfer pull", "jaxinfer show", "jaxinfer rm"), ["x"]),
+    "jaxinfer ppl": ["x.txt"],
 }
 NAMING = [
     (path, param)
