@@ -28,7 +28,8 @@ class TargetFile(click.ParamType[Path]):
         assert param is not None, "an option has it"
         if value == "":
             raise no_value(param)
-        check_target(value, param.opts[0], is_new=self._is_new)
+        if not _is_completion(ctx):
+            check_target(value, param.opts[0], is_new=self._is_new)
         return Path(value)
 
 
@@ -42,6 +43,8 @@ class TargetFolder(click.ParamType[str]):
         if value == "":
             raise no_value(param)
         folder = Path(value)
+        if _is_completion(ctx):
+            return str(value)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -51,9 +54,14 @@ class TargetFolder(click.ParamType[str]):
         return str(value)
 
 
+def _is_completion(ctx: click.Context | None) -> bool:
+    """Whether a shell asks what may come next, which must touch no file."""
+    return ctx is not None and ctx.resilient_parsing
+
+
 def refuse_empty(params: Iterable[click.Parameter], ctx: click.Context) -> None:
     """Raise ConfigError for a path or a name that is an empty text, as of a variable that a script has not set."""
-    for param in params:
+    for param in () if _is_completion(ctx) else params:
         value = ctx.params.get(str(param.name))
         values = value if isinstance(value, tuple) else (value,)
         if isinstance(param, click.Option) and param.metavar not in _MAY_BE_EMPTY and "" in values:
