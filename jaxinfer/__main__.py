@@ -4,9 +4,12 @@
 def main() -> None:
     """Run the command line. Until its verbs can hear Ctrl-C, and when they no longer do, it ends the program without a
     word: a KeyboardInterrupt would end the import of click in a traceback, and is lost where Python closes down.
+
+    A verb that Ctrl-C has ended does not close Python down: a thread that compiles cannot be stopped, and would be
+    waited for, or abort the process when what it uses is gone.
     """
     try:
-        from jaxinfer.engine.interrupts import end_at_ctrl_c, ended_by_ctrl_c
+        from jaxinfer.engine.interrupts import INTERRUPTED, end_at_ctrl_c, end_now, ended_by_ctrl_c
 
         with ended_by_ctrl_c():
             from jaxinfer import cli
@@ -14,6 +17,10 @@ def main() -> None:
         raise SystemExit(130) from None
     try:
         cli.main()
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            end_now()
+        raise
     finally:
         end_at_ctrl_c()
 

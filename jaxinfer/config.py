@@ -208,8 +208,7 @@ class Setting:
         if self.type is float:
             return f"a number above {self.low}, at most {self.high}"
         if self.type is not int:
-            laws = {str: "a text", bool: "true or false", tuple: "texts that are not empty", dict: "a JSON object"}
-            return laws[self.type]
+            return _LAWS[self.type]
         span = f"an integer of at least {self.low}" if self.high is None else f"an integer in {self.low} .. {self.high}"
         return span + (", a power of two" if self.name == "page_size" else "") + (" or auto" if self.optional else "")
 
@@ -222,7 +221,7 @@ class Setting:
             return False
         if isinstance(value, tuple):
             return all(isinstance(item, str) and item for item in value)
-        return not self.choices or value in self.choices
+        return value in self.choices if self.choices else value != "" or self.name == "compile_cache_dir"
 
     def _accepts_number(self, value: Any) -> bool:
         if isinstance(value, bool):
@@ -278,6 +277,7 @@ _CURES = {  # of settings whose wrong values are mostly another program's
     "attention_backend": "leave it out: attention is chosen for the device",
     **dict.fromkeys(("tool_call_parser", "reasoning_parser"), "leave it out: the model's chat template says it"),
 }
+_LAWS = {str: "a nonempty text", bool: "true or false", tuple: "texts that are not empty", dict: "a JSON object"}
 _SUFFIXES = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
 _BOOLS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 

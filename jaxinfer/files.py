@@ -1,5 +1,6 @@
 """Files that a user names: what is no regular file, or too large for its purpose, is refused before it is read."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -52,6 +53,24 @@ def read_text(path: str | Path, flag: str = "", most_bytes: int = MAX_BYTES) -> 
         return read_file(path, flag, most_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file_fault('read', _named(path, flag), error)}; convert it to UTF-8") from error
+
+
+def check_target(path: str | Path, flag: str = "", *, is_new: bool = False) -> None:
+    """Raise ConfigError unless a file can be written there later. Nothing is left, and what is there is not changed.
+
+    By trying: permissions do not tell of a file system that takes no files, as /proc.    is_new: nothing may be there.
+    """
+    try:
+        try:
+            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            os.unlink(path)
+        except FileExistsError:
+            if is_new:
+                raise
+            made = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # a pipe that nobody reads would be waited for
+        os.close(made)
+    except OSError as error:
+        raise ConfigError(f"{file_fault('write', _named(path, flag), error)}; name another file") from error
 
 
 def _named(path: str | Path, flag: str) -> str:

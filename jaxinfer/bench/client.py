@@ -1,6 +1,6 @@
 """One client process: `python -m jaxinfer.bench.client`. Reads a Share as a line of JSON, prepares, says ready, reads
 the start time as a second line, loads the server, and writes lines of how many requests have ended, then its Results
-as JSON. No jax.
+as JSON. It ends with its standard input. No jax.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import time
 import msgspec
 import uvloop
 
+from jaxinfer import children
 from jaxinfer.bench.http_client import NO_CONNECTION, Connection, Outcome, Reply, Target, read_stream
 from jaxinfer.bench.load import Share
 
@@ -26,6 +27,7 @@ class ClientResults(msgspec.Struct):
 
 
 def main() -> None:
+    children.end_with_parent()
     share = msgspec.json.decode(sys.stdin.buffer.readline(), type=Share)
     uvloop.run(_main(share))
 

@@ -52,6 +52,12 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     def target(self) -> Target:
         return Target(self.url, self.key)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with its answer."""
+        asks = (*self.asks, self._ask())
+        return max(self.interrupt_tokens + 1, *(ask.input_tokens + ask.output_tokens for ask in asks))
+
     def at_once(self) -> int:
         return min(self.concurrency or self.requests, self.requests)
 

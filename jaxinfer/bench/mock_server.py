@@ -7,12 +7,13 @@ ends with its standard input. No jax.
 
 import asyncio
 import functools
-import sys
 from typing import cast
 
 import httptools
 import msgspec
 import uvloop
+
+from jaxinfer import children
 
 
 class _Body(msgspec.Struct):
@@ -82,13 +83,10 @@ async def serve() -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: MockStream(open_streams, wake), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
-    ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
-    while not ended.done():
+    while True:
         if not open_streams:
             wake.clear()
-            waking = asyncio.create_task(wake.wait())
-            await asyncio.wait((waking, ended), return_when=asyncio.FIRST_COMPLETED)
-            waking.cancel()
+            await wake.wait()
         for stream, remaining in list(open_streams.items()):
             stream.transport.write(stream.token)
             if remaining > 1:
@@ -100,4 +98,5 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
+    children.end_with_parent()
     uvloop.run(serve())

@@ -34,7 +34,7 @@ from jaxinfer.bench.outcomes import (
 )
 from jaxinfer.bench.report import Report, Table, Value, percentile
 from jaxinfer.config import counted
-from jaxinfer.errors import EngineError
+from jaxinfer.errors import ConfigError, EngineError
 from jaxinfer.llm.events import Event, OnEvent, ignore
 
 START_IN_S = 0.3  # from the last client's "ready" to the first request
@@ -90,7 +90,8 @@ def run(
         if failed[0].startswith(NO_CONNECTION):
             raise unreached(load.target, failed[0])
         fact = f"none of {counted(load.requests, 'request')} was, the first failed with: {failed[0]}"
-        cure = f"if it names token ids, lower --vocab-size (now {load.vocab_size})"
+        of_ids = "token id" in failed[0]
+        cure = f"lower --vocab-size (now {load.vocab_size})" if of_ids else "mend what it says, or see the server's log"
         raise EngineError(f"requests must be answered, {fact}; {cure}")
     name = label(load)
     rate = output_rate(good)
@@ -136,22 +137,42 @@ def first_model(target: Target) -> str:
 def completed(load: Load) -> tuple[Load, str]:
     """The load with the server's model and vocabulary where it names none (vocab_size 0), and who named the vocabulary.
 
-    A server that does not tell its vocabulary is sent ids below USUAL_VOCAB. Raises EngineError.
+    A server that does not tell its vocabulary is sent ids below USUAL_VOCAB. Raises EngineError, and ConfigError for
+    requests that are longer than the context.
     """
     reply = look_up(load.target, MODELS)  # also where nothing is asked: a server that hangs is told at once
-    if load.model and load.vocab_size:
+    is_told = bool(load.model and load.vocab_size)
+    try:
+        cards = models_of(load.target, reply, "check --url, or pass --model and --vocab-size")
+    except EngineError:
+        if not is_told:
+            raise
         return load, "as --vocab-size says"
-    cards = models_of(load.target, reply, "check --url, or pass --model and --vocab-size")
     card = next((card for card in cards if card.id == load.model), cards[0] if not load.model else None)
-    if card is None:
+    if card is None and not is_told:
         names = ", ".join(each.id for each in cards[:5])
         law = f"--model must be a name that {load.url} serves ({names}), got {load.model!r}"
         raise EngineError(f"{law}; name one, or pass --vocab-size if it serves more than it lists")
+    if card is not None:
+        _check_fits(load, card)
     size, source = load.vocab_size, "as --vocab-size says"
     if not size:
-        told = card.told_vocab
+        told = card.told_vocab if card is not None else None
         size, source = (told, "as the server says") if told else (USUAL_VOCAB, "since the server does not say")
     return msgspec.structs.replace(load, model=load.model or cards[0].id, vocab_size=size), source
+
+
+def _check_fits(load: Load, card: "Card") -> None:
+    """Raise ConfigError for a load with a request that the model's context has no room for."""
+    most = card.max_model_len
+    if most is None or load.longest <= most:
+        return
+    if load.interrupt_tokens + 1 == load.longest:
+        law, got = f"--interrupt-tokens must be below {most:,}", f"{load.interrupt_tokens:,}"
+    else:
+        law = f"--input-tokens and --output-tokens must be {most:,} together at most"
+        got = f"{load.input_tokens:,} and {load.output_tokens:,}"
+    raise ConfigError(f"{law}, the context of {card.id} at {load.url}, got {got}; lower them")
 
 
 def common_vocab(targets: Sequence[Target], say: Say = nobody) -> int:
@@ -297,8 +318,7 @@ def client_rate(load: Load, processes: int) -> float:
 @contextlib.contextmanager
 def program(name: str) -> Iterator[subprocess.Popen[bytes]]:
     """A program of this room with pipes to it; killed at the end if it still runs."""
-    command, environment = children.python("-m", f"jaxinfer.bench.{name}"), children.environment()
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+    with children.start_with_pipes(f"jaxinfer.bench.{name}") as process:
         try:
             yield process
         finally:

@@ -118,7 +118,8 @@ def measure(
     prompts = Prompts(llm.info.vocab_size, timed.config.seed)
     tokens = requests * (prompt + output)
     total = together * (prompt + 2) + tries * tokens
-    log.before = progress(log, f"tokens, {counted(requests, 'request')} of {prompt} + {output}", total, on_event)
+    counts = f"{counted(requests, 'request')} of {prompt} + {output}{f', {tries} times' if tries > 1 else ''}"
+    log.before = progress(log, f"tokens: a warm-up, then {counts}", total, on_event)
     generate(llm, prompts.many(together, prompt), 2)
     index, before = len(log.steps), llm.stats()
     tried = [generate(llm, prompts.many(requests, prompt), output) for _ in range(tries)]

@@ -29,6 +29,7 @@ from jaxinfer.checkpoint.contents import (
 from jaxinfer.config import EngineConfig, counted, nearest_name, size_words
 from jaxinfer.errors import CheckpointError, HubUnreachable, file_fault
 from jaxinfer.models.known import nearest, unsupported
+from jaxinfer.models.overrides import OverriddenConfig
 
 if TYPE_CHECKING:
     from jaxinfer.checkpoint.hub import Repo
@@ -239,7 +240,7 @@ def _read_folder(
     return Checkpoint(
         name=model,
         folder=folder,
-        config=read_config(folder) | dict(overrides or {}),
+        config=OverriddenConfig(read_config(folder), overrides or {}),
         generation_config=read_json(folder / GENERATION_CONFIG) if GENERATION_CONFIG in sizes else {},
         tokenizer_config=read_json(folder / TOKENIZER_CONFIG) if TOKENIZER_CONFIG in sizes else {},
         weight_files=tuple(folder / name for name in files),

@@ -202,13 +202,14 @@ def _near(option: str, context: click.Context) -> str:
     listed.
     """
     from jaxinfer.cli.foreign import flags_of_others, refusal
+    from jaxinfer.cli.foreign_bench import bench_flags
 
     options = [param for param in context.command.get_params(context) if isinstance(param, click.Option)]
     names = [name for each in options for name in each.opts + each.secondary_opts]
     long = [name for name in names if name.startswith("--")]
     verb = context.command_path.partition(" ")[2]
     near = None
-    if option.startswith("--"):
+    if option.startswith("--") and option not in bench_flags():  # of those it is known what they mean
         switches = [name for each in options if each.is_flag for name in each.opts + each.secondary_opts]
         near = _meant_flag(option, long, switches, flags_of_others(names, verb))
     is_group = isinstance(context.command, click.Group)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxinfer.cli.checklist import QUIET_OPTION, START, VOLUME_OPTIONS, Checklist, screen_for
+from jaxinfer.cli.values import TargetFile
 from jaxinfer.cli.verbs import Verbs
 from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.llm.events import Event
@@ -26,7 +27,9 @@ VERBS = {
 
 
 FILE_OPTIONS: tuple[click.Option, ...] = (
-    click.Option(["json_file", "--json"], metavar="FILE", help="Also write the report to FILE, as JSON."),
+    click.Option(
+        ["json_file", "--json"], type=TargetFile(), metavar="FILE", help="Also write the report to FILE, as JSON."
+    ),
     click.Option(["--compare"], metavar="FILE", help="Show the differences to a report that --json wrote."),
 )
 REPORT_OPTIONS = (*FILE_OPTIONS, *VOLUME_OPTIONS)
@@ -34,7 +37,7 @@ QUIET_REPORT_OPTIONS = (*FILE_OPTIONS, QUIET_OPTION)  # of a verb that starts no
 
 
 def publish(make: "Callable[[Checklist], Report]", params: Mapping[str, Any], first: Event = START) -> int:
-    """Make a report and give it to standard output and to where FILE_OPTIONS say; a bad file is refused first.
+    """Make a report and give it to standard output and to where FILE_OPTIONS say; a bad --compare is refused first.
 
     make: told where to show what goes on, which is `first` until it says more; a terminal shows that no more when the
     report begins. Returns 1 when something that was checked does not hold.
@@ -43,10 +46,8 @@ def publish(make: "Callable[[Checklist], Report]", params: Mapping[str, Any], fi
         from jaxinfer.bench.report import read_json
 
         old = read_json(params["compare"]) if params["compare"] else None
-        target = Path(params["json_file"]) if params["json_file"] else None
-        if target is not None and not target.absolute().parent.is_dir():
-            raise ConfigError(f"--json must name a file in a folder that exists, got {target}; make the folder")
         report = make(checklist)
+    target: Path | None = params["json_file"]
     is_brief = sys.stdout.isatty() and not params.get("verbose", True)  # a file keeps all
     click.echo(report.as_markdown(old, is_brief=is_brief), nl=False)
     if target is not None:

@@ -38,6 +38,8 @@ def load_of(params: Mapping[str, Any]) -> "Load":
     from jaxinfer.bench.load import Load
 
     base = base_of("--url", params["url"])
+    if "" in params["stop"]:
+        raise ConfigError("--stop must be texts that are not empty, got ''; leave that one out")
     if params["shared_prefix_tokens"] >= params["input_tokens"]:
         fact = f"got {params['shared_prefix_tokens']} of {params['input_tokens']}"
         raise ConfigError(f"--shared-prefix-tokens must be less than --input-tokens, {fact}; raise --input-tokens")

@@ -9,6 +9,7 @@ import click
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import EngineCommand
+from jaxinfer.cli.values import TargetFile
 from jaxinfer.config import Resolved
 from jaxinfer.engine.interrupts import ended_by_ctrl_c
 from jaxinfer.errors import ConfigError, file_fault
@@ -25,10 +26,6 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     with ended_by_ctrl_c():
         from jaxinfer.bench import suite
 
-    page = Path(params["html_file"]) if params["html_file"] else None
-    if page is not None and not page.absolute().parent.is_dir():
-        raise ConfigError(f"--html must name a file in a folder that exists, got {page}; make the folder")
-
     made: list[tuple[Report, Sequence[Chart]]] = []
 
     def make(checklist: Checklist) -> "Report":
@@ -37,6 +34,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         return made[0][0]
 
     code = publish(make, params)
+    page: Path | None = params["html_file"]
     if page is not None:  # after the report, which is not to be lost with it
         _write(page, *made[0])
     return code
@@ -65,7 +63,12 @@ command = EngineCommand(
             help="Divide every length and number of requests by N, for a look on a slow machine.  [1]",
         ),
         click.Option(["--runs"], type=click.IntRange(1), default=3, metavar="N", help="Runs of each figure.  [3]"),
-        click.Option(["html_file", "--html"], metavar="FILE", help="Also write a page with charts to FILE."),
+        click.Option(
+            ["html_file", "--html"],
+            type=TargetFile(),
+            metavar="FILE",
+            help="Also write a page with charts to FILE.",
+        ),
         *REPORT_OPTIONS,
     ],
     model_argument=False,  # it comes after the suite

@@ -78,7 +78,10 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     ("use the variable HF_HUB_OFFLINE=1", "--offline"),
     ("name the model first: `jaxinfer serve MODEL`", "-hf -hfr --hf-repo"),
     ("set it in the request: temperature", "--temp --temperature"),
-    ("set it in the request: max_tokens", "-n --predict --n-predict --max-tokens --max-new-tokens"),
+    (
+        "set it in the request: max_tokens",
+        "-n --predict --n-predict --max-tokens --max-new-tokens --output-len --*-output-len --n-gen",
+    ),
     ("set it in the request: top_k", "--top-k"),
     ("set it in the request: top_p", "--top-p"),
     ("set it in the request: min_p", "--min-p"),
@@ -378,6 +381,8 @@ _PATTERNS = [(flag, reason) for reason, flags in FOREIGN for flag in flags.split
 
 
 IN_REQUEST = "set it in the request: "
+BY_REQUEST = "not yet: only a request to `jaxinfer serve` sets it: "
+_OF_REQUESTS = ("", "serve")  # verbs whose users write requests
 ABSENT = ("auto", "none")  # values that ask for nothing else than what there is
 FALSE = ("false", "off", "no")
 # what the negation of a flag is told where that is neither AS_IT_IS nor the flag's own reason
@@ -422,6 +427,8 @@ def refusal(flag: str, value: str, options: Collection[str], verb: str = "") -> 
     field = reason.removeprefix(IN_REQUEST)
     if field != reason and (own := flag_of(field)) in options:
         return f"{flag}: use {own}"
+    if field != reason and verb not in _OF_REQUESTS:
+        reason = f"set it in the row: {field}" if verb == "batch" else f"{BY_REQUEST}{field}"
     is_for_engines = "--max-model-len" in options
     named = re.match(r"use (--[\w-]+)", reason)
     if is_for_engines or (flag.startswith("--") and (named is None or named[1] in options)):

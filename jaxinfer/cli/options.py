@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxinfer.cli.values import refuse_empty
 from jaxinfer.cli.verbs import WholeFault, verb_of_faults
 from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources, flag_of
 from jaxinfer.engine.interrupts import interrupts_held
@@ -116,6 +117,10 @@ class GroupedOption(click.Option):
     in_short_help = False
 
 
+class SettingOption(GroupedOption):
+    """The option of a setting, whose value config.py judges."""
+
+
 class FiniteRange(click.FloatRange):
     """A range in which neither NaN, which click finds in every range, nor infinity lies."""
 
@@ -181,7 +186,9 @@ class GroupedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with verb_of_faults(ctx):
-            return super().parse_args(ctx, without_foreign(self, ctx, args))
+            rest = super().parse_args(ctx, without_foreign(self, ctx, args))
+        refuse_empty((param for param in self.get_params(ctx) if not isinstance(param, SettingOption)), ctx)
+        return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -457,14 +464,14 @@ def debug_option() -> click.Option:
     return GroupedOption(["--debug"], is_flag=True, expose_value=False, callback=remember, help="Show tracebacks.")
 
 
-def _option(setting: Setting) -> GroupedOption:
+def _option(setting: Setting) -> SettingOption:
     """The option of one setting. Its value stays text: config.py reads and judges flags, variables and files alike."""
     flag, name = FLAGS[setting.name], flag_of(setting.name)
     auto = setting.default is None and setting.type is int
     default = "" if setting.default in (None, "", ()) else str(setting.default).lower()
     choices = "|".join(setting.choices)
     listed = "" if len(choices) <= MOST_CHOICES else f" One of {', '.join(setting.choices)}."
-    option = GroupedOption(
+    option = SettingOption(
         [setting.name, f"{name}/--no-{name.removeprefix('--')}" if setting.type is bool else name, *flag.also],
         help=flag.help + listed + (f"  [{'auto' if auto else default}]" if auto or default else ""),
         default=None,

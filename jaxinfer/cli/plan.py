@@ -193,11 +193,12 @@ def facts_of(config: EngineConfig) -> tuple[dict[str, Any], list[tuple[str, str]
     """config.json, and a row that says so where it is the one that we ship. Raises CheckpointError."""
     from jaxinfer.checkpoint.resolve import Part, local_folder, resolve
     from jaxinfer.models.known import known_config
+    from jaxinfer.models.overrides import OverriddenConfig
 
     known = known_config(config.model)
     if known is not None and config.revision is None and local_folder(config.model) is None:
         row = ("config.json", "its facts as jaxinfer ships them, no hub was asked; --revision main asks the hub")
-        return {**known, **(config.hf_overrides or {})}, [row]
+        return OverriddenConfig(known, config.hf_overrides or {}), [row]
     needs: tuple[Part, ...] = ("config",)
     try:
         checkpoint = resolve(

@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import math
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import click
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import started
+from jaxinfer.cli.values import TargetFile
 from jaxinfer.config import Resolved, counted
 from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.llm.events import Event
@@ -34,8 +34,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     from jaxinfer.offline.perplexity import Fit
     from jaxinfer.offline.texts import check_text_file
 
-    paths: list[Path] = list(params["files"])
-    refuse_model(paths)
+    paths: list[Path] = [Path(file) for file in params["files"]]
     for path in paths:
         check_text_file(path)
     with started(resolved, screen_for(sys.stderr, params)) as (runner, llm), token_table(params["csv_file"]) as on_text:
@@ -52,17 +51,6 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     for cells in (HEAD, ["---"] * len(HEAD), *lines):
         click.echo("| " + " | ".join(cells) + " |")
     return 0
-
-
-def refuse_model(paths: Sequence[Path]) -> None:
-    """Raise ConfigError for a model before the files: all words of ppl are files."""
-    from jaxinfer.cli.run import names_a_model
-    from jaxinfer.offline.texts import SUFFIXES
-
-    first, *others = map(str, paths)
-    if Path(first).suffix.lower() not in SUFFIXES and not Path(first).is_file() and names_a_model(first):
-        command = shlex.join(["jaxinfer", "ppl", "-m", first, *(others or ["FILE"])])
-        raise ConfigError(f"ppl takes its model with -m, got {first!r} among the files; write `{command}`")
 
 
 def window_of(params: Mapping[str, Any], max_model_len: int) -> tuple[int, int]:
@@ -126,11 +114,33 @@ def line_of(name: str, num_texts: int, fit: "Fit") -> list[str]:
     return [name, *counts, *("-" if math.isnan(value) else f"{value:.4f}" for value in figures)]
 
 
-command = EngineCommand(
+class PplCommand(EngineCommand):
+    """`ppl [MODEL] FILE...`: the first word is the model unless it is meant as a file, or -m has named one."""
+
+    def invoke(self, ctx: click.Context) -> int:
+        word, files = ctx.params["model_argument"], ctx.params["files"]
+        if word is not None and (ctx.params["model"] is not None or is_file_of_texts(word)):
+            word, files = None, (word, *files)
+            ctx.params |= {"model_argument": word, "files": files}
+        if not files:
+            fact = "none" if word is None else f"none beside the model {word!r}"
+            raise ConfigError(f"ppl needs a file of texts, got {fact}; name one: jaxinfer ppl [MODEL] text.txt")
+        return super().invoke(ctx)
+
+
+def is_file_of_texts(word: str) -> bool:
+    """Whether a word is meant as a file: one that is there, or a name with the ending of one."""
+    from jaxinfer.offline.texts import SUFFIXES
+
+    path = Path(word)
+    return path.suffix.lower() in SUFFIXES or path.is_file()
+
+
+command = PplCommand(
     "ppl",
     run,
     [
-        click.Argument(["files"], nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."),
+        click.Argument(["files"], nargs=-1, metavar="FILE..."),
         click.Option(
             ["--window"], type=click.IntRange(2), metavar="N", help="Tokens read together.  [the model's context]"
         ),
@@ -142,13 +152,12 @@ command = EngineCommand(
         ),
         click.Option(
             ["csv_file", "--csv"],
-            type=click.Path(path_type=Path),
+            type=TargetFile(is_new=True),
             metavar="FILE",
             help="Write each token's log-probability to FILE.",
         ),
         *VOLUME_OPTIONS,
     ],
-    model_argument=False,
-    help="Compute the perplexity of the texts in .txt, .jsonl and .csv files, with the model of -m or the bundled "
-    "demo: mean negative log-likelihood and perplexity with standard errors, bits per byte.",
+    help="Compute the perplexity of the texts in .txt, .jsonl and .csv files, with MODEL or the bundled demo: "
+    "mean negative log-likelihood and perplexity with standard errors, bits per byte.",
 )

@@ -8,6 +8,7 @@ import click
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import EngineCommand, check_start, count_option
+from jaxinfer.cli.values import TargetFolder
 from jaxinfer.config import Resolved
 from jaxinfer.engine.interrupts import ended_by_ctrl_c
 
@@ -39,7 +40,12 @@ command = EngineCommand(
         count_option("--prompt-length", 128, "Tokens of each prompt."),
         count_option("--steps", 32, "Decode steps to trace, or calls with --prefill."),
         click.Option(["--prefill"], is_flag=True, help="Trace the computing of prompts instead of decoding."),
-        click.Option(["--trace"], metavar="FOLDER", help="Keep the trace in FOLDER, for XProf or Perfetto."),
+        click.Option(
+            ["--trace"],
+            type=TargetFolder(),
+            metavar="FOLDER",
+            help="Keep the trace in FOLDER, for XProf or Perfetto.",
+        ),
         *REPORT_OPTIONS,
     ],
     help="Trace steps of MODEL, by default the bundled demo: device time by kernel, host time by phase.",

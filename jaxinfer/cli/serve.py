@@ -209,7 +209,9 @@ def port(ctx: click.Context, param: click.Parameter, value: str) -> int:
 DEFAULT_PORT = 8000
 
 OPTIONS: tuple[click.Option, ...] = (
-    server_option("--host", "Address to listen on.  [127.0.0.1]", default="127.0.0.1", in_short_help=True),
+    server_option(
+        "--host", "Address to listen on.  [127.0.0.1]", default="127.0.0.1", metavar="ADDRESS", in_short_help=True
+    ),
     server_option(
         "--port",
         f"0 takes a free one.  [{DEFAULT_PORT}]",

@@ -6,6 +6,7 @@ An import of an extension such as numpy's is such work too: it makes an ImportEr
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -49,6 +50,14 @@ def end_at_ctrl_c() -> bool:
         return False
     signal.signal(signal.SIGINT, _end)
     return True
+
+
+def end_now() -> None:
+    """End the process as Ctrl-C does, with what is written so far and whatever its threads do."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # of a pipe that nobody reads, as at any end by a signal
+            stream.flush()
+    os._exit(INTERRUPTED)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

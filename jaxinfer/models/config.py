@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from jaxinfer.cache.spec import CacheSpec
+from jaxinfer.config import counted
 from jaxinfer.errors import CheckpointError
 from jaxinfer.layers.spec import Attention, Layer
+from jaxinfer.models.overrides import OF_THE_USER, OverriddenConfig
 from jaxinfer.models.published import Published
 
 DType = Literal["bfloat16", "float16", "float32"]
@@ -141,8 +143,16 @@ class HFConfig:
     as "not given", as in transformers.
     """
 
-    def __init__(self, raw: Mapping[str, Any], prefix: str = "", faults: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        raw: Mapping[str, Any],
+        prefix: str = "",
+        faults: list[str] | None = None,
+        overridden: frozenset[str] = frozenset(),
+    ) -> None:
+        """overridden: keys whose values are the user's; those of an OverriddenConfig are known."""
         self._raw = raw
+        self._overridden = raw.overridden if isinstance(raw, OverriddenConfig) else overridden
         self._prefix = prefix
         self._read: set[str] = set()
         self._may_be_off: set[str] = set()  # keys that were read, whose feature a model without the key lacks too
@@ -176,7 +186,9 @@ class HFConfig:
 
     def refuse(self, key: str, law: str, cure: str) -> None:
         """Record a fault of `key`: what must hold, what was given, what to do."""
-        self.faults.append(f"{self._prefix}{key} {law}, got {shown(self._raw.get(key))}; {cure}")
+        is_own = key not in self._overridden
+        name, cure = (key, cure) if is_own else (f"{key}{OF_THE_USER}", "give another value, or leave it out")
+        self.faults.append(f"{self._prefix}{name} {law}, got {shown(self._raw.get(key))}; {cure}")
 
     def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int = 2**24) -> int:
         """An integer in low .. high; required when there is no default."""
@@ -219,7 +231,8 @@ class HFConfig:
         if not isinstance(value, dict):
             self.refuse(key, "must be an object", CHECK)
             return None
-        return HFConfig(value, prefix=f"{self._prefix}{key}.", faults=self.faults)
+        overridden = frozenset(value) if key in self._overridden else frozenset()
+        return HFConfig(value, f"{self._prefix}{key}.", self.faults, overridden)
 
     def must_be(self, key: str, allowed: tuple[Any, ...], why: str) -> None:
         """Refuse the key unless it is missing, null or one of `allowed`, as `is_same` compares."""
@@ -391,12 +404,15 @@ def is_headless(raw: Mapping[str, Any]) -> bool:
 
 def raise_faults(architecture: str, faults: list[str]) -> None:
     """Raise one CheckpointError that lists all faults, if there are any."""
-    if faults:
-        lines = "".join(f"\n  - {fault}" for fault in faults)
-        raise CheckpointError(
-            f"config.json of {architecture} has {len(faults)} setting(s) that cannot be served:{lines}\n"
-            """to serve it with other values: --hf-overrides '{"KEY": VALUE}', null for a key to leave out"""
-        )
+    if not faults:
+        return
+    lines = "".join(f"\n  - {fault}" for fault in faults)
+    num_of_user = sum(OF_THE_USER in fault for fault in faults)
+    where = "config.json with hf_overrides" if num_of_user else "config.json"
+    message = f"{where} of {architecture} has {counted(len(faults), 'setting')} that cannot be served:{lines}"
+    if num_of_user < len(faults):
+        message += """\nto serve it with other values: --hf-overrides '{"KEY": VALUE}', null for a key to leave out"""
+    raise CheckpointError(message)
 
 
 def token_ids(config: HFConfig, key: str, vocab_size: int | None = None) -> tuple[int, ...]:

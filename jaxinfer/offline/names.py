@@ -1,5 +1,6 @@
 """The formats of batch files and how a file's name tells its own."""
 
+import os
 from typing import Literal
 
 from jaxinfer.errors import ConfigError
@@ -18,6 +19,8 @@ def format_of(name: str, given: str | None, flag: str) -> Format:
     for ending, known in ENDINGS.items():
         if name.lower().endswith(ending):
             return known
+    if os.path.isdir(name):
+        raise ConfigError(f"{name} must be a file of rows, it is a folder; name a file")
     raise ConfigError(f"a file's name must end in {', '.join(ENDINGS)}, got {name!r}; rename it or give {flag}")
 
 

@@ -65,7 +65,7 @@ def _parse(raw: bytes) -> dict[str, Any]:
         got = (
             ascii(text.strip()[:40])[1:-1] if odd else show(body)
         )  # a number that no double holds as the client wrote it
-        raise InvalidRequest(f"the body must be a JSON object, got {got}", code="invalid_json")
+        raise InvalidRequest(f"the body must be a JSON object, got {got}; send one", code="invalid_json")
     _check_content(raw, body)
     check_odd(body, odd)
     return body
@@ -158,4 +158,5 @@ _TOO_DEEP = f"it nests more than {MAX_DEPTH} lists and objects"
 
 
 def _malformed(fault: str) -> InvalidRequest:
-    return InvalidRequest(f"the body must be JSON that can be read in one way: {fault}", code="invalid_json")
+    law = "the body must be JSON that can be read in one way"
+    return InvalidRequest(f"{law}: {fault}; let a JSON library write it", code="invalid_json")

@@ -93,7 +93,9 @@ def read_prompts(
     if not isinstance(raw, list):
         raise invalid(param, "a string, a list of strings, token ids or a list of those", raw, cure="send a string")
     if not raw:
-        raise InvalidRequest(f"{param} must not be empty, got []", param=param, code="invalid_value")
+        raise InvalidRequest(
+            f"{param} must not be empty, got []; send a string or token ids", param=param, code="invalid_value"
+        )
     if not isinstance(raw[0], str | list):
         return [array("I", validate_prompt_ids(raw, vocab_size=vocab_size, param=param))]
     if len(raw) > most:

@@ -185,7 +185,9 @@ def required(body: dict[str, Any], name: str) -> Any:
     """The field's value; raises InvalidRequest when it is missing or null."""
     if body.get(name) is None:
         given = "null" if name in body else "nothing"
-        raise InvalidRequest(f"{name} must be given, got {given}", param=name, code="missing_required_parameter")
+        raise InvalidRequest(
+            f"{name} must be given, got {given}; send it", param=name, code="missing_required_parameter"
+        )
     return body[name]
 
 

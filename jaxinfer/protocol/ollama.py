@@ -166,7 +166,7 @@ def read_old_embedding(
     wire, unknown = _read(body, OldEmbedWire, {})
     text = required(body, "prompt")
     if not isinstance(text, str):
-        raise invalid("prompt", "a string", text)
+        raise invalid("prompt", "a string", text, cure="send one text, or several to /api/embed")
     with speaking_of({"input": "prompt"}):
         asked = {"input": text, "normalize": False}
         found = read_embedding(asked, vocab_size=vocab_size, hidden_size=hidden_size)
@@ -190,6 +190,8 @@ def _generating(wire: GeneratingWire, max_model_len: int) -> tuple[dict[str, Any
     own = {SAMPLING[name]: value for name, value in wire.options.items() if name in SAMPLING and value is not None}
     if own.get("max_tokens") in (0, -1, -2):  # until the answer ends, or the context
         del own["max_tokens"]
+    elif type(number := own.get("max_tokens")) is int and number < 0:
+        raise invalid("options.num_predict", "a number of tokens, or -1 for no limit", number, cure="leave it out")
     if wire.format not in (None, ""):
         own["response_format"] = _format(wire.format)
     if wire.think is not None:
@@ -216,7 +218,7 @@ def _format(given: Any) -> dict[str, Any]:
     if given == "json":
         return {"type": "json_object"}
     if not isinstance(given, dict):
-        raise invalid("format", "json, or a JSON schema, an object", given)
+        raise invalid("format", "json or a JSON schema, which is an object", given, cure="leave it out for plain text")
     schema = without_nulls(given)
     close_objects(schema)
     return {"type": "json_schema", "json_schema": {"schema": schema}}
@@ -232,7 +234,7 @@ def _effort(think: Any) -> str:
     if isinstance(think, bool):
         return "high" if think else "none"
     if think not in ("low", "medium", "high", "max"):
-        raise invalid("think", "true, false, low, medium, high or max", think)
+        raise invalid("think", "true, false, low, medium, high or max", think, cure="leave it out for the model's own")
     return str(think)
 
 
@@ -264,7 +266,8 @@ def _raw(
     """The prompt as it stands, whose answer may go on until the context ends."""
     for name, value in (("system", wire.system), ("think", wire.think)):
         if value:
-            raise invalid(name, "left out with raw, where the prompt is all that the model reads", value)
+            law = "left out with raw, where the prompt is all that the model reads"
+            raise invalid(name, law, value, cure="leave it out, or raw")
     own.pop("reasoning_effort", None)
     own["logprobs"] = num_logprobs(wire.logprobs, own.pop("top_logprobs"))
     asked = {"max_tokens": max_model_len} | own | {"prompt": wire.prompt}

@@ -305,6 +305,7 @@ def check_unicode(value: Any, name: str) -> None:
             raise invalid(name, "valid Unicode", Verbatim("half of a surrogate pair"), cure="send both halves")
 
 
+_GOT = re.compile(r"must be (.*), got .*", re.DOTALL)
 _CHOICE = re.compile(r"Invalid enum value (.*)", re.DOTALL)
 _TYPES = re.compile(r"`(\w+(?: \| \w+)*)`")
 _WORDS = {"str": "a string", "int": "an integer", "float": "a number", "bool": "true or false", "null": "null"}
@@ -328,5 +329,6 @@ def convert(value: Any, wire_type: type[Any], *, at: str = "") -> Any:
         fault, _, path = str(error).partition(" - at `$")
         param = (at + path.rstrip("`")).lstrip(".") or at or None
         law = _TYPES.sub(_in_words, fault.replace("Expected", "must be", 1))
-        law = _CHOICE.sub(r"must be one of the values that /docs names, got \1", law)
+        law = _GOT.sub(r"\g<0>; send \1", law)
+        law = _CHOICE.sub(r"must be one of the values that /docs names, got \1; take one of them", law)
         raise InvalidRequest(f"{param or 'the body'} {law}", param=param, code="invalid_type") from error

@@ -37,12 +37,19 @@ _SERVE = "start a server with `jaxinfer serve MODEL`"
 _DOWNLOADS = "downloads of models by request", f"download it with `jaxinfer pull MODEL`, and {_SERVE}"
 _UPLOADS = "uploads of models", f"put the folder on this machine, and {_SERVE}"
 _NAMES = "new models by request", f"{_SERVE} and --served-model-name NAME"
+_ANY = (
+    "GET",
+    "HEAD",
+    "POST",
+    "PUT",
+    "DELETE",
+)  # of a path of which nothing is here: a 405 would send to another method
 ABSENT = (
-    Absent(("POST",), "/api/pull", *_DOWNLOADS),
-    Absent(("POST",), "/api/push", *_UPLOADS),
-    *(Absent(("POST",), f"/api/{verb}", *_NAMES) for verb in ("create", "copy")),
-    Absent(("DELETE",), "/api/delete", "deletions of models by request", "remove it with `jaxinfer rm MODEL`"),
-    Absent(("HEAD", "POST"), "/api/blobs/{id:path}", *_UPLOADS),
+    Absent(_ANY, "/api/pull", *_DOWNLOADS),
+    Absent(_ANY, "/api/push", *_UPLOADS),
+    *(Absent(_ANY, f"/api/{verb}", *_NAMES) for verb in ("create", "copy")),
+    Absent(_ANY, "/api/delete", "deletions of models by request", "remove it with `jaxinfer rm MODEL`"),
+    Absent(_ANY, "/api/blobs/{id:path}", *_UPLOADS),
     Absent(("GET",), "/v1/chat/completions", *_STORED),
     Absent(("GET", "POST", "DELETE"), "/v1/chat/completions/{id:path}", *_STORED),
     Absent(("DELETE",), "/v1/models/{id:path}", "models that can be deleted", "stop the server that serves it"),

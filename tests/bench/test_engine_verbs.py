@@ -84,7 +84,7 @@ def test_an_offline_run_says_how_far_it_is(timed, work, monkeypatch):
     monkeypatch.setattr(throughput, "EVERY_S", 0.0)
     throughput.measure(timed, (4, 16, 8), 1, work, LIMITS, events.append)
     assert {(event.kind, event.detail, event.total) for event in events} == {
-        ("measure", "tokens, 4 requests of 16 + 8", 4 * 18 + 4 * 24)
+        ("measure", "tokens: a warm-up, then 4 requests of 16 + 8", 4 * 18 + 4 * 24)
     }
     dones = [event.done for event in events]
     assert dones == sorted(dones) and dones[0] == 0 and 4 * 18 < dones[-1] < 4 * 18 + 4 * 24

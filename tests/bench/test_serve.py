@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import json
+import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 
@@ -12,9 +14,9 @@ import pytest
 
 from jaxinfer.bench import mock_server, serve
 from jaxinfer.bench.http_client import Outcome, Reply, read_stream, sentence_of
-from jaxinfer.bench.load import Load
+from jaxinfer.bench.load import Load, shares
 from jaxinfer.bench.serve import Goals
-from jaxinfer.errors import EngineError
+from jaxinfer.errors import ConfigError, EngineError
 from jaxinfer.llm.types import Delta
 from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
@@ -134,6 +136,42 @@ def test_a_server_is_loaded_and_described():
     assert ("model", llm.info.served_names[0]) in report.facts
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("mock_server", b""), ("client", msgspec.json.encode(shares(load_for("http://127.0.0.1:9"), 1)[0]) + b"\n")],
+)
+def test_a_process_of_the_benchmark_ends_with_its_parent_and_not_by_ctrl_c(name, told, capfd):
+    """It closes the pipe however it ends, also by a signal."""
+    with serve.program(name) as process:
+        process.stdin.write(told)
+        process.stdin.flush()
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+        process.stdin.close()
+        assert process.wait(10) == 0
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            {"input_tokens": 10**5},
+            "--input-tokens and --output-tokens must be {} together at most, .*, got 100,000 and 4",
+        ),
+        ({"input_tokens": 10**5, "vocab_size": 0}, "--input-tokens and --output-tokens must be {} together at most"),
+        ({"interrupt_tokens": 10**5}, "--interrupt-tokens must be below {}, the context of .*, got 100,000; lower"),
+    ],
+)
+def test_a_request_that_the_context_has_no_room_for_is_refused_before_the_clock(fields, told):
+    llm = FakeLLM(four_tokens)
+    with serving(llm) as url, pytest.raises(ConfigError, match=told.format(f"{llm.info.max_model_len:,}")):
+        serve.run(load_for(url, model=llm.info.served_names[0], **fields), 2, 0, Goals(), False)
+    assert llm.calls == []
+
+
 def test_refused_requests_are_counted_with_what_the_server_said():
     refused = pytest.raises(EngineError, match="none of 6 requests was, the first failed with: HTTP 400: .*token")
     with serving(FakeLLM(four_tokens)) as url, refused:
@@ -164,7 +202,7 @@ def test_a_server_that_asks_for_a_key_is_told_with_the_flag():
 
 
 def test_a_refusal_of_token_ids_names_the_flag():
-    refused = pytest.raises(EngineError, match=r"if it names token ids, lower --vocab-size \(now 1000000\)")
+    refused = pytest.raises(EngineError, match=r"; lower --vocab-size \(now 1000000\)")
     with serving(FakeLLM(four_tokens)) as url, refused:
         serve.run(load_for(url, vocab_size=10**6, seed=5), 1, 0, Goals(), False)
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,15 @@ def test_a_value_that_is_spelt_like_a_flag_is_a_value(cli, model):
         (["run", "demo", "hi", "--n-predict=5"], "--n-predict: use --max-tokens"),
         (["run", "demo", "hi", "-r", "END"], "-r: use --stop"),
         (["serve", "--temp", "0.5"], "--temp: set it in the request: temperature"),
-        (["run", "demo", "hi", "--repeat-penalty", "1"], "--repeat-penalty: set it in the request: repetition_penalty"),
+        (
+            ["run", "demo", "hi", "--repeat-penalty", "1"],
+            "--repeat-penalty: not yet: only a request to `jaxinfer ",
+        ),
+        (["batch", "x.jsonl", "-o", "-", "--repeat-penalty", "1"], "--repeat-penalty: set it in the row: repetition_"),
+        (["batch", "x.jsonl", "-o", "-", "--output-len", "4"], "--output-len: use --max-tokens"),
+        (["batch", "x.jsonl", "-o", "-", "--random-output-len", "4"], "--random-output-len: use --max-tokens"),
+        (["batch", "x.jsonl", "-o", "-", "--output-err", "e"], "unknown option of jaxinfer batch '--output-err', see "),
+        (["batch", "demo", os.sep, "-o", "-"], f"{os.sep} must be a file of rows, it is a folder; name a file"),
         (["list", "-q"], "unknown option of jaxinfer list '-q', see `jaxinfer list --help-all`"),
         (["list", "--n-gpu-layers", "9"], "unknown option of jaxinfer list '--n-gpu-layers', see `jaxinfer list "),
         (["pull", "x", "--trust-remote-code"], "--trust-remote-code: never: code from a checkpoint is not run"),
@@ -241,7 +250,10 @@ def test_negations_are_of_reasons_that_there_are():
     ("words", "said"),
     [
         (["run", "demo", "-p", "hi"], "-p: write it behind the model: `jaxinfer run MODEL PROMPT`"),
-        (["run", "demo", "hi", "--format", "json"], "--format: set it in the request: response_format, "),
+        (
+            ["run", "demo", "hi", "--format", "json"],
+            "--format: not yet: only a request to `jaxinfer serve` ",
+        ),
         (["run", "demo", "hi", "--keepalive", "5m"], "--keepalive: not needed: a model stays with its server"),
         (["pull", "x/y", "--insecure"], "--insecure: never: models are downloaded over HTTPS alone"),
         (["serve", "--enable-reasoning"], "--enable-reasoning: not needed: reasoning is taken out"),

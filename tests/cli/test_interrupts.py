@@ -48,6 +48,30 @@ def test_ctrl_c_during_the_imports_ends_a_verb_without_a_word(verb, module):
     assert verb != "sanity" or "went on" not in done.stderr  # others look at files first, which is held
 
 
+# Ctrl-C while a thread is in a call that cannot be stopped, as XLA's of a program that it compiles
+COMPILING = """
+import os, signal, sys, time, types
+from concurrent.futures import ThreadPoolExecutor
+
+def start_core(*_):
+    print("so far")
+    ThreadPoolExecutor(1).submit(time.sleep, 30)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(30)
+
+sys.modules["jaxinfer.llm.build"] = types.ModuleType("jaxinfer.llm.build")
+sys.modules["jaxinfer.llm.build"].start_core = start_core
+from jaxinfer.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_a_verb_compiles_ends_it_at_once():
+    call = [sys.executable, "-c", COMPILING, "warmup", "demo"]
+    done = subprocess.run(call, env=environment(), capture_output=True, text=True, timeout=25)
+    assert (done.returncode, done.stdout) == (130, "so far\n"), done
+
+
 def test_the_program_looks_for_no_other_module_before_it_can_hear_ctrl_c():
     """What is left is Python's own start, and `re`, which pip's launcher imports before us."""
     program = "import sys; before = set(sys.modules); import jaxinfer.__main__; print(*set(sys.modules) - before)"

@@ -100,8 +100,9 @@ def test_help_all_lists_every_setting_under_a_heading(cli, verb):
             "--served-model-name A --served-model-name B; where 'B' is the model, write it first",
         ),
         (
-            ["ppl", "demo", "a.txt"],
-            "error: ppl takes its model with -m, got 'demo' among the files; write `jaxinfer ppl -m demo a.txt`",
+            ["ppl", "demo"],
+            "error: ppl needs a file of texts, got none beside the model 'demo'; name one: "
+            "jaxinfer ppl [MODEL] text.txt",
         ),
         (
             ["serve", "a", "b"],
@@ -288,7 +289,7 @@ def test_help_verb_shows_the_help_of_a_verb_and_version_the_version(cli):
     assert cli("version").out == cli("--version").out
 
 
-def test_a_shell_can_complete_verbs_and_flags():
+def test_a_shell_can_complete_verbs_and_flags(tmp_path):
     def completed(words: str, place: int) -> list[str]:
         asked = {"_JAXINFER_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(place)}
         program = "from jaxinfer.cli import main; main()"
@@ -297,6 +298,8 @@ def test_a_shell_can_complete_verbs_and_flags():
 
     assert completed("jaxinfer ser", 1) == ["plain,serve"]
     assert "plain,--max-model-len" in completed("jaxinfer serve --max", 2)
+    folder = tmp_path / "traces"
+    assert completed(f"jaxinfer profile --trace {folder} --js", 4) == ["plain,--json"] and not folder.exists()
 
 
 def typos(word: str) -> Iterator[str]:

@@ -44,6 +44,15 @@ def test_a_line_for_each_file_and_one_for_all(cli, even, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("words", [["{}"], ["demo", "{}"], ["-m", "demo", "{}"]])
+def test_the_model_is_the_first_word_unless_that_is_a_file(cli, even, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("xyz")
+    outcome = cli("ppl", *(word.format("a.txt") for word in words))
+    assert outcome.code == 0 and "| a.txt | 1 | 3 |" in outcome.out, outcome.err
+    assert [config.model for config in even.configs] == ["demo"]
+
+
 def test_every_scored_token_is_written_with_its_place(cli, even, tmp_path):
     (tmp_path / "b.jsonl").write_text('{"text": "a,c"}\n{"text": "de"}\n')
     assert cli("ppl", str(tmp_path / "b.jsonl"), "--csv", str(tmp_path / "out.csv")).code == 0

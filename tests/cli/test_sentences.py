@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 from pathlib import Path
 
 import click
@@ -11,11 +12,13 @@ import jaxinfer
 from jaxinfer.bench.http_client import sentence_of
 from jaxinfer.cli.conversation import read_saved
 from jaxinfer.cli.options import as_given
+from jaxinfer.config import SETTINGS
 from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.runtime import nvidia
 from tests.cli.test_main import COMMANDS
 
 NAME = "max_model_len"
+NOUNS = ("FILE", "FILE.toml|NAME", "DIR", "FOLDER", "NAME", "URL", "ADDRESS", "ORIGIN", "KEY", "CARD")
 ROOT = Path(jaxinfer.__path__[0])
 LONG = "error: --max-model-len must be at most what the model can address, 2048, got 102400; lower it to 2048"
 
@@ -111,6 +114,53 @@ def test_a_number_beyond_its_range_is_told_as_requirement_value_and_cure(cli, mo
                 patched.setenv(option.envvar, value)
                 said = cli(*arguments).last_line
             assert said.startswith(f"error: {option.envvar} {law}") and said.endswith("; unset it for its default")
+
+
+NEEDED = {
+    "jaxinfer batch": ["x.jsonl", "-o", "-"],
+    "jaxinfer bench compare": ["--a", "", "--b", ""],
+    "jaxinfer bench suite": ["vllm"],
+    **dict.fromkeys(("jaxinfer pull", "jaxinfer show", "jaxinfer rm"), ["x"]),
+    "jaxinfer ppl": ["x.txt"],
+}
+NAMING = [
+    (path, param)
+    for path, command in COMMANDS
+    for param in command.params
+    if isinstance(param, click.Option) and str(param.metavar).rstrip("S") in NOUNS
+]
+
+
+@pytest.mark.parametrize(("path", "option"), NAMING, ids=[f"{path} {option.opts[0]}" for path, option in NAMING])
+def test_an_empty_path_or_name_is_refused(cli, monkeypatch, model, path, option):
+    """Of every option that takes one; its variable may be empty, which is none."""
+    outcome = cli(*path.split()[1:], *NEEDED.get(path, ()), option.opts[-1], "", stdin="")
+    assert outcome.code == 2 and not model.made, outcome.err
+    assert re.match(
+        rf"error: {option.opts[-1]} must be (texts that are not empty|\w+ \w+).*, got ''; ", outcome.last_line
+    )
+    assert ("leave it out" in outcome.last_line) != option.required
+
+
+WRITTEN = [
+    (path, param)
+    for path, command in COMMANDS
+    for param in command.params
+    if isinstance(param, click.Option) and re.search("[Ww]rite .* to FILE|in FOLDER", param.help or "")
+]
+
+
+@pytest.mark.parametrize(("path", "option"), WRITTEN, ids=[f"{path} {option.opts[0]}" for path, option in WRITTEN])
+def test_what_cannot_be_written_is_told_before_anything_else(cli, model, path, option):
+    outcome = cli(*path.split()[1:], *option.opts[-1:], "/proc/x")
+    assert (outcome.code, model.made) == (2, [])
+    assert re.match(rf"error: cannot \w+ /proc/x \({option.opts[-1]}\): its folder takes no new ", outcome.err)
+
+
+@pytest.mark.parametrize("name", [name for name, setting in SETTINGS.items() if setting.type is str])
+def test_a_setting_that_is_a_text_is_not_empty(name):
+    fault = SETTINGS[name].fault("", name)
+    assert (fault is None) == (name == "compile_cache_dir")
 
 
 def test_a_fault_names_a_setting_as_it_was_given(cli, monkeypatch, model, tmp_path):

@@ -328,7 +328,7 @@ def test_all_faults_are_reported_at_once() -> None:
     with pytest.raises(CheckpointError) as caught:
         config_from_hf(raw)
     message = str(caught.value)
-    assert "has 4 setting(s)" in message
+    assert "has 4 settings that" in message
     for key in ("hidden_act", "vocab_size", "wings", "rope_scaling.type"):
         assert f"\n  - {key} " in message
 

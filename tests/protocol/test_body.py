@@ -47,7 +47,7 @@ def test_a_body_of_numbers_says_what_json_says(text):
 def test_a_body_that_is_a_number_which_no_double_holds_is_shown_as_it_was_written(number: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         parse_body(f" {number}\n".encode())
-    assert str(refusal.value) == f"the body must be a JSON object, got {number[:40]}"
+    assert str(refusal.value) == f"the body must be a JSON object, got {number[:40]}; send one"
 
 
 @pytest.mark.parametrize(

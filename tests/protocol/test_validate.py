@@ -288,10 +288,10 @@ def test_a_wire_types_error_has_no_word_of_pythons_types():
             convert(given, wire)
         said.append(str(caught.value))
     assert said == [
-        "a must be a string or null, got an integer",
-        "b must be a number, got a string",
-        "c must be an array, got an object",
-        "d must be an object, got an array",
+        "a must be a string or null, got an integer; send a string or null",
+        "b must be a number, got a string; send a number",
+        "c must be an array, got an object; send an array",
+        "d must be an object, got an array; send an object",
     ]
 
 
@@ -300,10 +300,21 @@ def test_a_wire_types_error_names_the_path():
     with pytest.raises(InvalidRequest) as caught:
         convert({"items": [{"a": True}]}, wire)
     assert caught.value.param == "items[0][...]"
-    assert str(caught.value) == "items[0][...] must be an integer, got true or false"
+    assert str(caught.value) == "items[0][...] must be an integer, got true or false; send an integer"
 
 
-CURED = ("chat", "completions", "session", "truncation", "embeddings", "tokenize", "structured", "fields", "validate")
+CURED = (
+    "chat",
+    "completions",
+    "session",
+    "truncation",
+    "embeddings",
+    "tokenize",
+    "structured",
+    "fields",
+    "validate",
+    "ollama",
+)
 
 
 @pytest.mark.parametrize("room", CURED)
@@ -316,5 +327,7 @@ def test_a_refusal_of_a_field_ends_with_what_to_do(room):
 
 
 def test_a_value_that_is_no_choice_is_refused_in_words():
-    with pytest.raises(InvalidRequest, match=r"^effort must be one of the values that /docs names, got 'x'$"):
+    with pytest.raises(
+        InvalidRequest, match=r"^effort must be one of the values that /docs names, got 'x'; take one of them$"
+    ):
         convert({"effort": "x"}, TypedDict("Wire", {"effort": Literal["low", "high"]}))

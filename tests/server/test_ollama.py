@@ -244,9 +244,14 @@ def test_a_stream_that_fails_ends_with_a_line_that_says_so():
             "options.num_ctx must be an integer from 1 to 512 (max_model_len), got 0; leave it out for 512",
         ),
         (CHAT, {"options": {"temperature": 9}}, "options.temperature must be"),
-        (CHAT, {"options": {"num_predict": -3}}, "options.num_predict must be"),
-        (CHAT, {"format": "xml"}, "format must be"),
-        (CHAT, {"think": "hard"}, "think must be"),
+        (
+            CHAT,
+            {"options": {"num_predict": -3}},
+            "options.num_predict must be a number of tokens, or -1 for no limit, got -3; leave it out",
+        ),
+        (CHAT, {"options": []}, "options must be an object, got an array; send an object"),
+        (CHAT, {"format": "xml"}, "format must be json or a JSON schema, which is an object, got 'xml'; leave it out "),
+        (CHAT, {"think": "hard"}, "think must be true, false, low, medium, high or max, got 'hard'; leave it out "),
         (CHAT, {"think": True}, "think needs a model that thinks"),
         (CHAT, {"truncate": True}, "truncate is not supported"),
         (CHAT, {"messages": [USER[0] | {"images": ["QUJD"]}]}, "messages[0].images is not supported"),
@@ -318,7 +323,7 @@ def test_a_route_that_is_not_here_is_told_those_that_are():
     assert said == "this route takes POST, got GET; ask it with that"
 
 
-@pytest.mark.parametrize("path", ["pull", "push", "create", "copy", "blobs/sha256:1"])
+@pytest.mark.parametrize("path", ["pull", "push", "create", "copy", "delete", "blobs/sha256:1"])
 def test_changes_of_models_are_refused_with_the_cure(path):
     response = post(FakeLLM(), f"/api/{path}", {"model": "x"})
     assert response.status_code == 404 and "jaxinfer " in error_of(response)["message"]
