@@ -44,8 +44,8 @@ SHAPES: dict[str, tuple[str, Format | None]] = {
     "an object after a token": (f"<|function_call|>{OBJECT}", None),
     "Python's calls in tokens": (f"<|tool_call_start|>[{NAME}({EACH}{K}={V}{END})]<|tool_call_end|>", None),
     "a call in tokens": (f"<|tool_call>call:{NAME}{{ {JSON}}}<tool_call|>", None),
+    "a name attribute": (f'<function name="{NAME}">{EACH}<param name="{K}">{V}</param>{END}</function>', "minicpm5"),
     "invoke": (f'<invoke name="{NAME}">{EACH}<parameter name="{K}">{V}</parameter>{END}</invoke>', None),
-    "a name attribute": (f'<function name="{NAME}">{EACH}<param name="{K}">{V}</param>{END}</function>', None),
     "a name and JSON": (f"{NAME}\n{JSON}", None),
     "a channel": (f" to=functions.{NAME}<|channel|>commentary json<|message|>{JSON}<|call|>", None),
     "JSON after a separator": (f"<｜tool▁calls▁begin｜>{CALL}{NAME}{SEPARATOR}{JSON}{END_CALL}", None),
@@ -99,6 +99,8 @@ EXAMPLES: list[tuple[str, Format | None]] = [
     ("[func_name1(params_name1=params_value1)]", "pythonic"),
     ('Answer with\n```\n[\n    {"name": "f1", "arguments": {"a": "b"}},\n    ...\n]\n```', "xlam"),
     ('Answer with a list:\\n\\n[{\\"name\\": \\"f1\\", \\"arguments\\": {\\"a\\": 1}}]', "xlam"),
+    ('Use:\\n<function name=\\"f\\"><param name=\\"x\\">value</param></function>', "minicpm5"),
+    ("Use <function name='f'>", None),
     ("Call them as you like", None),
     ('<tool_calls>[{"name": "f1", "arguments": {"a": "b"}}]</tool_calls>', None),
 ]
