@@ -141,25 +141,28 @@ PROBE = ("jaxinfer_probe", {"jaxinfer_a": 41, "jaxinfer_b": 43})  # what no temp
 _GAP = r"(?:\\n|\s)*"  # a line end of the prompt stands in a template as itself or escaped
 _SAID: dict[Format, re.Pattern[str]] = {
     "qwen3_coder": re.compile(rf"<tool_call>{_GAP}<function="),
-    "hermes": re.compile(rf"<tool_call>{_GAP}\[?{_GAP}\{{"),
+    "hermes": re.compile(rf"<tool_call>{_GAP}\[?{_GAP}\{{{_GAP}\\?[\"'](?:name|arguments)\\?[\"']"),
     "minicpm5": re.compile(r'<function name=\\?"[^"<>]*"><param name=\\?"'),
     "pythonic": re.compile(r"\[func_name1\("),  # Llama 4's example, which other templates repeat
     "llama3_json": re.compile(r'\{"name": function name, "parameters": dictionary of argument name'),
     "xlam": re.compile(rf'(?:\\n|\s|`)\[{_GAP}\{{\\?"name\\?": \\?"\w+\\?", \\?"arguments\\?": \{{'),
 }  # examples that templates give
+_SEAM = re.compile(r"""["']\s*-?\}\}\s*\{\{-?\s*["']""")  # between two parts of a text that a template writes
 
 
 def format_of(template: str, shown: str | None) -> Format | None:
     """The format that a chat template teaches; None when it teaches none of ours.
 
-    shown: how it shows the call PROBE in a conversation, which decides. Where it shows none, or a list of calls whose
-    values nobody could read, its example does.
+    shown: how it shows the call PROBE in a conversation, which decides. Where it shows none, a list of calls whose
+    values nobody could read, or a broken call that begins as its example, that example does.
     """
-    if shown is not None:
-        read = next((form for form in FORMATS if _reads(form, shown)), None)
-        if read is not None or not shown.startswith(f"[{PROBE[0]}("):
-            return read
-    return next((form for form, example in _SAID.items() if example.search(template)), None)
+    if shown is not None and (read := next((form for form in FORMATS if _reads(form, shown)), None)):
+        return read
+    said = _SEAM.sub("", template)
+    example = next((form for form, pattern in _SAID.items() if pattern.search(said)), None)
+    if shown is None or shown.startswith(f"[{PROBE[0]}("):
+        return example
+    return example if example is not None and _SAID[example].match(shown.lstrip()) else None
 
 
 def new_parser(form: Format, schemas: Mapping[str, dict[str, Any]], *, alone: bool = False) -> Parser:
