@@ -15,6 +15,7 @@ from jaxinfer.text.tools.line_calls import LineCalls
 from jaxinfer.text.tools.lone_call import ANY_SPACE, JSON_SPACE, Head, LoneCall, begins
 from jaxinfer.text.tools.marks import FENCE, is_closing
 from jaxinfer.text.tools.python_list import PythonList
+from jaxinfer.text.tools.python_object import PythonObject
 from jaxinfer.text.tools.xml_call import Parameters, XmlCall
 from jaxinfer.text.tools.xml_tags import (
     CDATA,
@@ -189,7 +190,7 @@ def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> CallParse
             return XmlCall(XML_TAGS[form], schemas, parameters_of)
         if form in _HEADS:
             return NamedCall(schemas, ends, _HEADS[form])
-        return JsonCall(schemas, ends)
+        return PythonObject(schemas, JsonCall(schemas, ends))
 
     further = tuple(f"{name}(" for name in schemas) if form == "pythonic" else ()
     closings = tuple(filter(is_closing, layout.tags))
