@@ -89,8 +89,8 @@ class EngineConfig:
     max_logprobs: int = 20
     generation_config: Literal["auto", "none"] = "auto"
     tool_call_parser: Literal[
-        "auto", "hermes", "qwen3_coder", "llama3_json", "pythonic", "xlam", "llama_nemotron_json", "qwen2_5_coder",
-        "functionary", "deepseek_v3", "functionary_v3_2", "firefunction_v2",
+        "auto", "hermes", "qwen3_coder", "minicpm5", "llama3_json", "pythonic", "xlam", "llama_nemotron_json",
+        "qwen2_5_coder", "functionary", "deepseek_v3", "functionary_v3_2", "firefunction_v2",
     ] = "auto"  # fmt: skip
     reasoning_parser: Literal["auto", "qwen3", "deepseek_r1"] = "auto"
     chat_template: str | None = None

@@ -33,11 +33,14 @@ class Reading:
     ) -> MessageText:
         """The text of one choice. skip: leave special tokens out.    verbatim, whole: as for a MessageText.
 
-        A form that marks text too is read even where nothing is a call.
+        A form that marks text too is read even where nothing is a call. Where special tokens are around calls, none is
+        left out: the form's reader takes those out.
         """
         tools = self.tools
         if tools is None and self.form is not None and LAYOUTS[self.form].text:
             tools = ToolUse({}, alone=False)
+        if self.form is not None and tools is not None:
+            skip = skip and not self._has_special_tags(self.form, tokenizer)
         return MessageText(
             tokenizer,
             stop=stop,
@@ -50,3 +53,8 @@ class Reading:
             verbatim=verbatim,
             whole=whole,
         )
+
+    @staticmethod
+    def _has_special_tags(form: Format, tokenizer: Tokenizer) -> bool:
+        layout, control = LAYOUTS[form], tokenizer.control_tokens
+        return any(control.get(tag) in tokenizer.special_ids for tag in (layout.first, layout.closing))

@@ -302,6 +302,7 @@ LONG = f"mcp__{'s' * 100}__look-up"
 SPELT: dict[Format, str] = {
     "hermes": f'<tool_call>\n{{"name": "{LONG}", "arguments": {{"city": "Paris"}}}}\n</tool_call>',
     "qwen3_coder": f"<tool_call>\n<function={LONG}>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
+    "minicpm5": f'<function name="{LONG}"><param name="city">Paris</param></function>',
     "llama3_json": f'{{"name": "{LONG}", "parameters": {{"city": "Paris"}}}}',
     "pythonic": f'[{LONG.replace("-", "_")}(city="Paris")]',
 }

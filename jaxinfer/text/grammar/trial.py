@@ -63,7 +63,7 @@ _TOO_MUCH = {TOO_COMPLEX, FORCED}
 _OF_A_SCHEMA = "failed to compile JSON schema: "  # begins llguidance's words for what is wrong with a part of one
 _SCHEMA = re.compile("%json ")
 _TOOL = re.compile(
-    r'"name": ("(?:[^"\\]|\\.)*")|<function=(.*)>|^([^"<]+)[(>]$|([\w.-]+)\n(?:```json\n)?$'
+    r'"name": ("(?:[^"\\]|\\.)*")|<function=(.*)>| name="([^"]*)">$|^([^"<]+)[(>]$|([\w.-]+)\n(?:```json\n)?$'
 )  # as rules of calls begin
 # llguidance's words, and ours, for what strict alone refuses
 _LEFT_OUT = (

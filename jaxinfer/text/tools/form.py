@@ -43,6 +43,7 @@ class Layout:
     mark-up within a call; its group is the name there.    head: a pattern of what `start` must stand before to be more
     than text.    open_head: of what may become that at the text's end.    text: the mark before text, which is never
     content.    is_begun: the prompt ends in `start`, so that the answer begins behind one.
+    token: what `start` begins with, one token where the tokenizer has it.
     """
 
     start: str
@@ -58,6 +59,7 @@ class Layout:
     open_head: str = ""
     text: str = ""
     is_begun: bool = False
+    token: str = ""
 
     def said(self, call: str) -> str:
         """A call's text without its mark-up."""
@@ -83,6 +85,11 @@ class Layout:
         """What opens a call anywhere."""
         bare = (self.start,) if self.is_bare else ()
         return (*(tag for tag in self.tags if not (is_closing(tag) or tag == self.text)), *bare)
+
+    @property
+    def first(self) -> str:
+        """What a call begins with in a grammar."""
+        return self.opening or self.token or self.start
 
     def has_head(self, text: str, at: int) -> bool | None:
         """Whether a `start` that ends at `at` begins a call, not prose; None: it still may."""

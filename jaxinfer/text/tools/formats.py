@@ -15,12 +15,24 @@ from jaxinfer.text.tools.line_calls import LineCalls
 from jaxinfer.text.tools.lone_call import ANY_SPACE, JSON_SPACE, Head, LoneCall, begins
 from jaxinfer.text.tools.marks import FENCE, is_closing
 from jaxinfer.text.tools.python_list import PythonList
-from jaxinfer.text.tools.xml_call import CLOSING, END_FUNCTION, END_PARAMETER, FUNCTION, OPENING, Parameters, XmlCall
+from jaxinfer.text.tools.python_object import PythonObject
+from jaxinfer.text.tools.xml_call import Parameters, XmlCall
+from jaxinfer.text.tools.xml_tags import (
+    CDATA,
+    CLOSING,
+    END_CDATA,
+    END_FUNCTION,
+    MINICPM5,
+    OPENING,
+    QWEN3_CODER,
+    XmlTags,
+)
 
 Format = Literal[  # in this order a template's call is tried: qwen3_coder takes functionary's too
     "hermes",
     "functionary",
     "qwen3_coder",
+    "minicpm5",
     "pythonic",
     "xlam",
     "llama3_json",
@@ -38,6 +50,8 @@ CALL, SEPARATOR, END_CALL = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
 TOOLS, END_TOOLS = "<tools>", "</tools>"
 RECIPIENT, ALL = ">>>", "all\n"  # Functionary's: a tool's name or that of the text comes between the two
 FUNCTOOLS = "functools["  # Firefunction's
+XML_TAGS: dict[Format, XmlTags] = {"qwen3_coder": QWEN3_CODER, "minicpm5": MINICPM5}
+FUNCTION = QWEN3_CODER.function
 _NAME_CHAR = r"[A-Za-z0-9_.-]"
 LAYOUTS: dict[Format, Layout] = {
     "hermes": Layout("{", OPENING, CLOSING),
@@ -45,10 +59,20 @@ LAYOUTS: dict[Format, Layout] = {
         FUNCTION,
         OPENING,
         CLOSING,
-        others=(END_FUNCTION, END_PARAMETER),
+        others=(END_FUNCTION, QWEN3_CODER.end_parameter),
         is_bare=True,
         inner="{",
         named=r"<(?:function|parameter)=([^<>\n]*)(?:>|\n|\Z)",
+    ),
+    "minicpm5": Layout(
+        MINICPM5.function,
+        closing=END_FUNCTION,
+        others=(MINICPM5.end_parameter, OPENING, CLOSING),
+        is_bare=True,
+        inner="{",
+        named=r"<(?:function|param) name=[\"']?([^<>\n\"']*)[^<>\n]*(?:>|\n|\Z)"
+        rf"|{re.escape(CDATA)}|{re.escape(END_CDATA)}",
+        token="<function",
     ),
     "pythonic": Layout("[", others=(PYTHON_START, PYTHON_END), named=r"\A\[()|\]\Z"),
     "xlam": Layout("{", needs="["),
@@ -85,7 +109,7 @@ _SLIPS = tuple(
     f"<{slash}{name}>"
     for name in (
         *("tool_calls", "tool_response", "tool_responses", "tool", "tools_call", "function", "functions", "parameters"),
-        *("function_call", "function_calls"),
+        *("function_call", "function_calls", "param", "arguments"),
     )
     for slash in ("", "/")
 ) + ("<tool_call/>", "<tool_calls/>", "<tools/>", "<TOOLCALL/>", "<function/>", "<parameter/>")
@@ -102,6 +126,7 @@ AROUND: dict[Format, tuple[str, str]] = {
     "functionary": ("NAME>", ""),
     "deepseek_v3": (f"{CALL}function{SEPARATOR}NAME\n```json\n", f"\n```{END_CALL}"),
     "qwen3_coder": (f"\n{FUNCTION}NAME>\n", f"{END_FUNCTION}\n"),
+    "minicpm5": (' name="NAME">', ""),
     "pythonic": ("NAME(", ")"),
     "functionary_v3_2": ("NAME\n", ""),
     "firefunction_v2": ('{"name": "NAME", "arguments": ', "}"),
@@ -117,24 +142,28 @@ PROBE = ("jaxinfer_probe", {"jaxinfer_a": 41, "jaxinfer_b": 43})  # what no temp
 _GAP = r"(?:\\n|\s)*"  # a line end of the prompt stands in a template as itself or escaped
 _SAID: dict[Format, re.Pattern[str]] = {
     "qwen3_coder": re.compile(rf"<tool_call>{_GAP}<function="),
-    "hermes": re.compile(rf"<tool_call>{_GAP}\[?{_GAP}\{{"),
+    "hermes": re.compile(rf"<tool_call>{_GAP}\[?{_GAP}\{{{_GAP}\\?[\"'](?:name|arguments)\\?[\"']"),
+    "minicpm5": re.compile(r'<function name=\\?"[^"<>]*"><param name=\\?"'),
     "pythonic": re.compile(r"\[func_name1\("),  # Llama 4's example, which other templates repeat
     "llama3_json": re.compile(r'\{"name": function name, "parameters": dictionary of argument name'),
     "xlam": re.compile(rf'(?:\\n|\s|`)\[{_GAP}\{{\\?"name\\?": \\?"\w+\\?", \\?"arguments\\?": \{{'),
 }  # examples that templates give
+_SEAM = re.compile(r"""["']\s*-?\}\}\s*\{\{-?\s*["']""")  # between two parts of a text that a template writes
 
 
 def format_of(template: str, shown: str | None) -> Format | None:
     """The format that a chat template teaches; None when it teaches none of ours.
 
-    shown: how it shows the call PROBE in a conversation, which decides. Where it shows none, or a list of calls whose
-    values nobody could read, its example does.
+    shown: how it shows the call PROBE in a conversation, which decides. Where it shows none, a list of calls whose
+    values nobody could read, or a broken call that begins as its example, that example does.
     """
-    if shown is not None:
-        read = next((form for form in FORMATS if _reads(form, shown)), None)
-        if read is not None or not shown.startswith(f"[{PROBE[0]}("):
-            return read
-    return next((form for form, example in _SAID.items() if example.search(template)), None)
+    if shown is not None and (read := next((form for form in FORMATS if _reads(form, shown)), None)):
+        return read
+    said = _SEAM.sub("", template)
+    example = next((form for form, pattern in _SAID.items() if pattern.search(said)), None)
+    if shown is None or shown.startswith(f"[{PROBE[0]}("):
+        return example
+    return example if example is not None and _SAID[example].match(shown.lstrip()) else None
 
 
 def new_parser(form: Format, schemas: Mapping[str, dict[str, Any]], *, alone: bool = False) -> Parser:
@@ -157,11 +186,11 @@ def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> CallParse
             return PythonList(schemas, TAGS, is_further=not start)
         if start != layout.start:
             return InnerCall(schemas, ends, tool if form in _HEADS else "")
-        if form == "qwen3_coder":
-            return XmlCall(schemas, parameters_of)
+        if form in XML_TAGS:
+            return XmlCall(XML_TAGS[form], schemas, parameters_of)
         if form in _HEADS:
             return NamedCall(schemas, ends, _HEADS[form])
-        return JsonCall(schemas, ends)
+        return PythonObject(schemas, JsonCall(schemas, ends))
 
     further = tuple(f"{name}(" for name in schemas) if form == "pythonic" else ()
     closings = tuple(filter(is_closing, layout.tags))

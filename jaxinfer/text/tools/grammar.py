@@ -11,12 +11,22 @@ from typing import Any
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.source import ANY_TEXT, MAX_TEXT_CHARS, guided, quoted
 from jaxinfer.text.tools.arguments import TOO_MUCH, Shape, Unheld, Unwritable, alone, by_name, shapes
-from jaxinfer.text.tools.formats import AROUND, CALL, END_CALL, FUNCTOOLS, LAYOUTS, RECIPIENT, SEPARATOR, Format
+from jaxinfer.text.tools.formats import (
+    AROUND,
+    CALL,
+    END_CALL,
+    FUNCTOOLS,
+    LAYOUTS,
+    RECIPIENT,
+    SEPARATOR,
+    XML_TAGS,
+    Format,
+)
 from jaxinfer.text.tools.python_calls import KEY
 from jaxinfer.text.tools.reader import ToolUse
 from jaxinfer.text.tools.schema_types import Values
-from jaxinfer.text.tools.xml_call import END_PARAMETER, PARAMETER, Parameters, is_read_back
-from jaxinfer.text.tools.xml_call import KEY as XML_KEY
+from jaxinfer.text.tools.xml_call import Parameters, is_read_back
+from jaxinfer.text.tools.xml_tags import CDATA, END_CDATA, XmlTags
 
 _LISTS_OF_CALLS: dict[Format, tuple[str, str, str]] = {
     "llama3_json": ("", "; ", ""),
@@ -28,11 +38,18 @@ _LISTS_OF_CALLS: dict[Format, tuple[str, str, str]] = {
     "firefunction_v2": (f" {FUNCTOOLS}", ", ", "]"),
 }  # forms that write several calls at once: what stands before, between and behind these
 _OTHER_KEYS: dict[Format, tuple[str, str]] = {"llama3_json": ('"parameters": ', '"arguments": ')}  # a call's, or this
-BY_NAME = ("qwen3_coder", "pythonic")  # forms that write each argument by itself
+BY_NAME = (*XML_TAGS, "pythonic")  # forms that write each argument by itself
 _OF_TEXTS = frozenset({"pattern", "format", "minLength", "maxLength", "not", "if", "$dynamicRef"})
 _LISTS = frozenset({"const", "enum"})
-_KEYS = {"pythonic": KEY, "qwen3_coder": XML_KEY}  # names of arguments that can be written
-_VALUE = f"value[lazy]: /(.|\\n)*{END_PARAMETER.replace('/', chr(92) + '/')}/"  # a text ends at the first
+_KEYS = {
+    "pythonic": KEY,
+    **{form: tags.key for form, tags in XML_TAGS.items()},
+}  # names of arguments that can be written
+_BARE, _CDATA = "bare: /[^<]+/", rf"cdata[lazy]: /{re.escape(CDATA)}(.|\n)*{re.escape(END_CDATA)}/"
+_TOKENS: dict[Format, tuple[str, ...]] = {
+    "deepseek_v3": (CALL, SEPARATOR, END_CALL),
+    "minicpm5": ("<param", "</param>"),
+}  # within calls
 
 
 def tool_grammar(
@@ -58,7 +75,7 @@ def tool_grammar(
     more = f" ({quoted(between)} {one})*" if use.parallel and between else ""
     calls_at_once = " ".join(filter(None, [before and quoted(before), one + more, after and quoted(after)]))
     if layout is not None and is_tagged:
-        opening = (layout.opening or layout.start, layout.closing)
+        opening = (layout.first, layout.closing)
         rules.start(calls_at_once, opening, due=due, parallel=use.parallel, begun=begun)
     else:
         rules.lines.insert(1, f"start: {calls_at_once}")
@@ -110,11 +127,11 @@ class _Rules:
         self._strict = strict
         head, tail = (text.replace("NAME", name) for text in AROUND[form])
         inner = self.arguments(form, name, schema) if form in BY_NAME else self.value(_object(schema))
-        before = self.spelt(head)
+        before = self.spelt(form, head)
         if form in _OTHER_KEYS:
             key, other = _OTHER_KEYS[form]
             before = f"{quoted(head.removesuffix(key))} ({quoted(key)} | {quoted(other)})"
-        return self.add("tool", f"{before} {inner} {self.spelt(tail) if tail else ''}".rstrip())
+        return self.add("tool", f"{before} {inner} {self.spelt(form, tail) if tail else ''}".rstrip())
 
     def arguments(self, form: Format, tool: str, schema: dict[str, Any]) -> str:
         """Each by itself, where the form can hold what the schema says; else any."""
@@ -134,9 +151,9 @@ class _Rules:
 
     def any_arguments(self, form: Format) -> str:
         key = f"/{_KEYS[form]}/"
-        if form == "qwen3_coder":
-            end = quoted(">\n")
-            one = self.add("argument", f"{quoted(PARAMETER)} {key} {end} {self.text()}")
+        if form in XML_TAGS:
+            before, after = (self.spelt(form, part) for part in XML_TAGS[form].head("\0").split("\0"))
+            one = self.add("argument", f"{before} {key} {after} {self.text(form)}")
             return self.add("any", f"{one}*")
         one = self.add("argument", f'{key} "=" {self.value({})}')
         return self.add("any", f'({one} (", " {one})*)?')
@@ -144,31 +161,40 @@ class _Rules:
     def value(self, schema: Any) -> str:
         return self.add("value", f"%json {guided(schema, strict=self._strict)}")
 
-    def text(self) -> str:
+    def text(self, form: Format) -> str:
         """As it is, up to its tag's end."""
-        if _VALUE not in self.lines:
-            self.lines.append(_VALUE)
-        return f"value {quoted(chr(10))}"
+        tags = XML_TAGS[form]
+        if tags.has_cdata:
+            self._once(_BARE, _CDATA)
+            return f"(bare | cdata)? {self.spelt(form, tags.end_parameter)}"
+        end = tags.end_parameter.replace("/", r"\/")
+        self._once(rf"value[lazy]: /(.|\n)*{end}/")  # a text ends at the first
+        return f"value {quoted(tags.gap)}"
+
+    def _once(self, *lines: str) -> None:
+        self.lines += (line for line in lines if line not in self.lines)
 
     def parameter(self, form: Format, name: str, schema: Any, *, must: bool) -> str:
         """must: there is no call without it."""
         if form == "pythonic":
             return self.add("keyword", f"{quoted(f'{name}=')} {self.value(alone(schema, self._whole))}")
-        return self.xml_parameter(name, schema, must=must)
+        return self.xml_parameter(form, name, schema, must=must)
 
-    def xml_parameter(self, name: str, schema: Any, *, must: bool) -> str:
+    def xml_parameter(self, form: Format, name: str, schema: Any, *, must: bool) -> str:
         """An argument between its tags: a text as it is, everything else as JSON."""
-        head, tail = quoted(f"{PARAMETER}{name}>\n"), quoted(f"\n{END_PARAMETER}\n")
+        tags = XML_TAGS[form]
+        head, tail = self.spelt(form, tags.head(name)), self.spelt(form, f"{tags.gap}{tags.end_parameter}{tags.gap}")
         types = self._values.types(self._known[name])
-        options = self._options(name, schema, must=must)
-        if options and all(self._stands(name, option) for option in options):
-            return self.add("parameter", f"{head} ({' | '.join(map(quoted, options))}) {tail}")
+        options = self._options(tags, name, schema, must=must)
+        if options and all(self._stands(tags, name, option) for option in options):
+            written = (quoted(tags.written(option).removeprefix(tags.gap).removesuffix(tags.gap)) for option in options)
+            return self.add("parameter", f"{head} ({' | '.join(written)}) {tail}")
         if options is None and types <= {"string"}:
             self._check_text(name, schema)
-            return self.add("parameter", f"{head} {self.text()}")
+            return self.add("parameter", f"{head} {self.text(form)}")
         return self.add("parameter", f"{head} {self.value(alone(schema, self._whole))} {tail}")
 
-    def _options(self, name: str, schema: Any, *, must: bool) -> list[Any] | None:
+    def _options(self, tags: XmlTags, name: str, schema: Any, *, must: bool) -> list[Any] | None:
         """The values that a schema lists, if it does, but for texts that would end before their end."""
         options = self._values.options(schema)
         if self._strict and self._values.is_too_much:
@@ -176,19 +202,19 @@ class _Rules:
         if options is None:
             return None
         is_text = self._values.types(self._known[name]) <= {"string"}  # which has no quotes to stand in
-        kept = [each for each in options if not (is_text and isinstance(each, str)) or self._stands(name, each)]
+        kept = [each for each in options if not (is_text and isinstance(each, str)) or self._stands(tags, name, each)]
         if self._strict and len(kept) < len(options):
             raise self._unkept(f"a value of {ascii(name)[:80]}")
         if self._use.due and must and options and not kept:
             raise self._unwritable(f"each value of {ascii(name)[:80]}")
         return kept or None
 
-    def _stands(self, name: str, option: Any) -> bool:
+    def _stands(self, tags: XmlTags, name: str, option: Any) -> bool:
         """Whether a text is read as it stands there."""
         if not isinstance(option, str):
             return False
         self._parameters = self._parameters or Parameters(self._whole)
-        return is_read_back(self._tool, name, option, self._parameters, self._use.schemas)
+        return is_read_back(tags, self._tool, name, option, self._parameters, self._use.schemas)
 
     def _check_text(self, name: str, schema: Any) -> None:
         """Nothing but its end is asked of a text that stands there as it is; strict must not promise more."""
@@ -242,9 +268,10 @@ class _Rules:
         more = f"{tagged}* " if parallel else "" if begun else f"{tagged}? "
         self.lines[1:1] = [f"start: {first}{more}tail", "tail: TEXT"]
 
-    def spelt(self, text: str) -> str:
-        """A text in which control tokens are themselves."""
-        parts = re.split(f"({'|'.join(map(re.escape, (CALL, SEPARATOR, END_CALL)))})", text)
+    def spelt(self, form: Format, text: str) -> str:
+        """A text in which control tokens of the form are themselves."""
+        tokens = [token for token in _TOKENS.get(form, ()) if token in self._control_tokens]
+        parts = re.split(f"({'|'.join(map(re.escape, tokens))})", text) if tokens else [text]
         return " ".join(self.token(part) for part in parts if part)
 
     def token(self, text: str) -> str:
@@ -259,7 +286,7 @@ def held_shapes(form: Format, schema: dict[str, Any], *, strict: bool) -> list[S
         if not re.fullmatch(_KEYS[form], name):
             is_due = all(name in shape.required for shape in found)
             raise (Unwritable if is_due else Unheld)(f"the name {ascii(name)[:80]}")
-        if form == "qwen3_coder":  # what an argument's types are is looked for there
+        if form in XML_TAGS:  # what an argument's types are is looked for there
             values.types(value)
         if values.is_too_much:
             raise Unheld(TOO_MUCH)

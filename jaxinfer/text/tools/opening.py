@@ -48,7 +48,10 @@ def opening_of(form: Format, names: Iterable[str], control_tokens: Mapping[str, 
         case "firefunction_v2":
             return Opening(((rf"{re.escape(FUNCTOOLS)}\s*", f" {FUNCTOOLS}"),))
     layout, space = LAYOUTS[form], "\n" if AROUND[form][0].startswith("\n") else ""
-    mark = layout.opening or layout.start
+    mark = layout.first
+    if layout.token and mark not in control_tokens:
+        head = layout.start.removeprefix(layout.token)
+        return Opening(((rf'{re.escape(layout.start)}\s*"', f'{head}"'),))
     tagged = _spaced(re.escape(mark), "", space)
     if layout.opening and layout.is_bare:
         return Opening((*tagged, (re.escape(layout.start), f"{space}{layout.start}")))

@@ -40,6 +40,11 @@ def pythonic_calls(text: str, names: Container[str]) -> list[tuple[str, str]] | 
         return None
 
 
+def python_value(text: str) -> str:
+    """A literal as JSON text. Raises ValueError for all else, and RecursionError."""
+    return _Reader(text).value()
+
+
 class _Reader:
     """Of one text, from its beginning on. What it reads comes as JSON. Raises ValueError for all else."""
 
@@ -53,8 +58,12 @@ class _Reader:
             found.append(self._call(names))
             while any(map(self._take, ",;)}")):  # one too many, or none, parts calls as well
                 pass
-        if self._text[self._at :].strip():
-            self._refuse("the list's end")
+        self._end("the list's end")
+        return found
+
+    def value(self) -> str:
+        found = self._value()
+        self._end("the literal's end")
         return found
 
     def _call(self, names: Container[str]) -> tuple[str, str]:
@@ -145,6 +154,10 @@ class _Reader:
             self._refuse(what)
         self._at = found.end()
         return found
+
+    def _end(self, what: str) -> None:
+        if self._text[self._at :].strip():
+            self._refuse(what)
 
     def _refuse(self, what: str) -> NoReturn:
         raise ValueError(f"{what} should stand at character {self._at}")

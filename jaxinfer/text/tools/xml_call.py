@@ -1,4 +1,5 @@
-"""XmlCall: a call as Qwen3-Coder writes it: <function=name>, <parameter=name>value</parameter> ..., </function>.
+"""XmlCall: a call as Qwen3-Coder writes it: <function=name>, <parameter=name>value</parameter> ..., </function>; or as
+MiniCPM5 does, with other tags (xml_tags) and CDATA, in which no tag counts where its end comes.
 
 Values stand there as plain text; the tool's schema says what they are. Each parameter is passed on when it is whole. A
 text ends at the first closing tag; one that stands within a string of JSON is part of it, unless a line begins with it.
@@ -21,25 +22,14 @@ from jaxinfer.text.tools.arguments import arguments_of
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.json_scanner import JsonScanner, mended
 from jaxinfer.text.tools.marks import MIN_TORN_TAG, may_become
-from jaxinfer.text.tools.python_calls import MAX_KEY_CHARS
+from jaxinfer.text.tools.python_calls import python_value
 from jaxinfer.text.tools.schema_types import Values, type_of
 from jaxinfer.text.tools.strict_json import dumped, loaded
+from jaxinfer.text.tools.xml_tags import CDATA, CLOSING, END_CDATA, END_FUNCTION, MAX_NAME_CHARS, OPENING, XmlTags
 
-FUNCTION, PARAMETER = "<function=", "<parameter="
-END_FUNCTION, END_PARAMETER = "</function>", "</parameter>"
-OPENING, CLOSING = "<tool_call>", "</tool_call>"  # around a call
-MAX_NAME_CHARS = 256
-_EDGE = r"[^<>\s\x00-\x1f\"']"
-KEY = rf"{_EDGE}(?:[^<>\n]{{0,{MAX_KEY_CHARS - 2}}}{_EDGE})?"  # a parameter's name that is read as it is written
 MAX_REREAD_CHARS = 4096  # of a value without its end, that may be calls
-_MARKS = (END_PARAMETER, PARAMETER, END_FUNCTION, CLOSING, OPENING, FUNCTION)  # of which one may end a value
-_MARK = re.compile("|".join(map(re.escape, _MARKS)))
 _NAME = re.compile(r"([^<>\n]*)(?:\s*>|\n)")  # in a tag; some models leave out its bracket
-_ENDS = (CLOSING, OPENING, FUNCTION)  # with which a call ends that lacks its own end
-_EARLY_ENDS = (END_FUNCTION, CLOSING, OPENING)  # with which it does not end before a parameter
-_EARLY_TAGS = (*_EARLY_ENDS, END_PARAMETER)
-_EARLY = re.compile(rf"(?:\s*(?:{'|'.join(_EARLY_TAGS)}))+\s*")
-_CLOSERS = re.compile(rf"(?:\s*(?:{END_FUNCTION}|{CLOSING}|{END_PARAMETER}))*\s*")
+_EARLY_ENDS = (END_FUNCTION, CLOSING, OPENING)  # with which a call does not end before a parameter
 _QUOTE = re.compile(r'\\.?|"', re.DOTALL)
 
 
@@ -69,7 +59,8 @@ class XmlCall:
     its parameters is left for others.
     """
 
-    def __init__(self, names: Container[str], parameters_of: Callable[[str], Parameters]) -> None:
+    def __init__(self, tags: XmlTags, names: Container[str], parameters_of: Callable[[str], Parameters]) -> None:
+        self._tags = tags
         self.is_open, self.failed = True, False
         self.has_name = self.has_end = self._is_last = False  # the last: no more text comes
         self._is_call = True  # as far as is known
@@ -86,6 +77,9 @@ class XmlCall:
         self._value: list[str] = []
         self._next_call: int | None = None  # which of the value's parts may begin another call
         self._json: JsonText | None = None  # the value, where it may be JSON
+        self._is_blank = True  # the value, as far as it has come
+        self._in_cdata = False  # of the value
+        self._reads_tags = False  # in CDATA too, which lacks its end
         self._given: dict[str, Any] = {}  # parameters and their values
 
     @property
@@ -103,6 +97,11 @@ class XmlCall:
     def finish(self) -> tuple[list[Event], str]:
         self._is_last = True
         events, left = self.feed("")  # what was held back because of what might come
+        if self.is_open and self._in_cdata and len(value := "".join([*self._value, self._held])) <= MAX_REREAD_CHARS:
+            self._value.clear()
+            self._held, self._is_blank, self._in_cdata, self._reads_tags = "", True, False, True
+            more, left = self.feed(value)
+            events += more
         if not self.is_open:
             return events, left
         if self._stage == "value" and (self._holds_call() or self._held.startswith((END_FUNCTION, CLOSING))):
@@ -123,7 +122,7 @@ class XmlCall:
         if len(held) >= MIN_TORN_TAG:
             if END_FUNCTION.startswith(held):
                 return True
-            if PARAMETER.startswith(held):
+            if self._tags.parameter.startswith(held):
                 return False
         return bool(self._given) and self._parameters_of(self._tool).are_in(self._given)
 
@@ -136,7 +135,8 @@ class XmlCall:
             self._raw.append(text[: len(text) - len(bare)])
             self._stage = "object"
             return bare
-        tags = (PARAMETER, END_FUNCTION, END_PARAMETER, *_ENDS) if self._tool else (FUNCTION,)
+        spelt = self._tags
+        tags = (spelt.parameter, END_FUNCTION, spelt.end_parameter, *spelt.ends) if self._tool else (spelt.function,)
         if any(len(bare) < len(tag) and tag.startswith(bare) for tag in tags):
             self._held = text
             return ""
@@ -160,11 +160,13 @@ class XmlCall:
         return left if taken else self._fail(left)
 
     def _take_whole_tag(self, text: str, bare: str, tag: str, events: list[Event]) -> str:
-        if tag == END_PARAMETER:  # once too often
+        if tag == self._tags.end_parameter:  # once too often
             self._raw.append(text[: len(text) - len(bare) + len(tag)])
             return bare.removeprefix(tag)
         if tag in _EARLY_ENDS:
-            past = _EARLY.match(bare, 0, MAX_NAME_CHARS).end()  # type: ignore[union-attr]  # it matches the tag
+            run = self._tags.early_run.match(bare, 0, MAX_NAME_CHARS)
+            assert run is not None, "it matches the tag"
+            past = run.end()
             is_early = self._are_early(bare[:past], bare[past : past + 2 * MAX_NAME_CHARS])
             if is_early is None:
                 self._held = text
@@ -172,7 +174,7 @@ class XmlCall:
             if is_early:
                 self._raw.append(text[: len(text) - len(bare) + past])
                 return bare[past:]
-        if self._tool and tag != PARAMETER:
+        if self._tool and tag != self._tags.parameter:
             return self._end_at_tag(text, bare, events)
         head = bare[len(tag) : len(tag) + MAX_NAME_CHARS]
         found = _NAME.match(head)
@@ -184,7 +186,7 @@ class XmlCall:
             return self._fail(text)
         left = bare[len(tag) + found.end() :]
         self._raw.append(text[: len(text) - len(left)])
-        if tag == FUNCTION:
+        if tag == self._tags.function:
             self._tool, self.has_name = name, True
             self._is_call = name in self._names
             events += [Begin(name)] if self._is_call else []
@@ -198,11 +200,11 @@ class XmlCall:
         """Whether the call goes on behind these tags, with this text behind them; None: not known yet. Behind both of
         its ends it goes on with a parameter that its tool has and that it lacks.
         """
-        if not after.startswith(PARAMETER):
-            may_go_on = len(tags) < MAX_NAME_CHARS and may_become(after, (PARAMETER, *_EARLY_TAGS))
+        if not after.startswith(self._tags.parameter):
+            may_go_on = len(tags) < MAX_NAME_CHARS and may_become(after, (self._tags.parameter, *self._tags.early))
             return None if may_go_on else False
         has_both = END_FUNCTION in tags and CLOSING in tags
-        return self._begins_parameter(after.removeprefix(PARAMETER)) if has_both else True
+        return self._begins_parameter(after.removeprefix(self._tags.parameter)) if has_both else True
 
     def _end_at_tag(self, text: str, bare: str, events: list[Event]) -> str:
         """bare: the text without white space before its tag."""
@@ -224,67 +226,85 @@ class XmlCall:
 
     def _take_value(self, text: str, events: list[Event]) -> str:
         past = 0  # of what is known to belong to the value
-        for found in _MARK.finditer(text):
+        for found in self._tags.mark.finditer(text):
             self._add(text[past : found.start()])
             past = found.start()
             ends = self._ends_at(found[0], text[found.end() : found.end() + 2 * MAX_NAME_CHARS])
             if ends is None:
                 self._held = text[past:]
                 return ""
-            if ends and found[0] == END_PARAMETER:
+            if ends and found[0] == self._tags.end_parameter:
                 self._end_value(events)
-                self._raw.append(END_PARAMETER)
+                self._raw.append(self._tags.end_parameter)
                 return text[found.end() :]
             if ends:
                 return self._end_open_value(text[past:], events)
             self._add(found[0])
             past = found.end()
         left = text[past:]
-        most = min(max(map(len, _MARKS)) - 1, len(left))
-        keep = next((n for n in range(most, 0, -1) if any(mark.startswith(left[-n:]) for mark in _MARKS)), 0)
+        marks = self._tags.marks
+        most = min(max(map(len, marks)) - 1, len(left))
+        keep = next((n for n in range(most, 0, -1) if any(mark.startswith(left[-n:]) for mark in marks)), 0)
         self._add(left[: len(left) - keep])
         self._held = left[len(left) - keep :]
         return ""
 
     def _ends_at(self, mark: str, after: str) -> bool | None:
         """Whether a value ends at a mark behind which this text stands; None: not known yet."""
+        if self._is_cdata(mark):
+            return False
         begins_line = not self._value or self._value[-1].endswith("\n")
         if self._json is not None and self._json.is_in_string and not begins_line:
             return False
-        if mark == END_PARAMETER:
+        begins_line = begins_line or self._tags.has_cdata  # outside of which no text has a tag
+        if mark == self._tags.end_parameter:
             return True
-        if mark in (OPENING, FUNCTION):
+        if mark in (OPENING, self._tags.function):
             return self._begins_call(mark, after) if begins_line and self._next_call is None else False
-        if mark == PARAMETER:
+        if mark == self._tags.parameter:
             if self._next_call is not None:
                 return begins_line
             return self._begins_parameter(after) if begins_line else False
         if (closers := self._closers_behind(after)) is None:
             return None
-        if END_PARAMETER in closers:
-            return _are_due(mark + closers)
+        if self._tags.end_parameter in closers:
+            return _are_due(mark + closers, self._tags.end_parameter)
         follows = after.lstrip()
-        ends = (OPENING, FUNCTION, CLOSING) if mark == END_FUNCTION else (OPENING, FUNCTION)
+        ends = (OPENING, self._tags.function, CLOSING) if mark == END_FUNCTION else (OPENING, self._tags.function)
         if follows.startswith(ends):
             return True
         is_open = len(after) < 2 * MAX_NAME_CHARS and any(each.startswith(follows) for each in ends)
         return None if is_open else False
 
+    def _is_cdata(self, mark: str) -> bool:
+        """Whether a mark within a value begins CDATA, ends it or stands in it."""
+        if mark == CDATA and not self._in_cdata and self._is_blank:
+            self._in_cdata = not self._reads_tags
+        elif mark == END_CDATA and self._in_cdata:
+            self._in_cdata = False
+            return True
+        return self._in_cdata or mark in (CDATA, END_CDATA)
+
     def _closers_behind(self, after: str) -> str | None:
         """Closing tags that this begins with; none where another parameter follows. None: not known yet."""
-        closers: str = _CLOSERS.match(after)[0]  # type: ignore[index]  # it matches the empty string
+        found = self._tags.closers_run.match(after)
+        assert found is not None, "it matches the empty string"
+        closers = found[0]
         rest = after[len(closers) :]
-        if not self._is_last and len(after) < 2 * MAX_NAME_CHARS and may_become(rest, (*_EARLY_TAGS, PARAMETER)):
+        spelt = self._tags
+        is_short = not self._is_last and len(after) < 2 * MAX_NAME_CHARS
+        if is_short and may_become(rest, (*spelt.early, spelt.parameter)):
             return None
-        return "" if rest.startswith(PARAMETER) and closers.strip() == END_PARAMETER else closers
+        return "" if rest.startswith(spelt.parameter) and closers.strip() == spelt.end_parameter else closers
 
     def _begins_call(self, mark: str, after: str) -> bool | None:
         """False: it is of the value, unless this lacks its end and then ends here."""
-        head = after.lstrip() if mark == OPENING else FUNCTION + after
-        name, end, _ = head.removeprefix(FUNCTION)[:MAX_NAME_CHARS].partition(">")
-        if not end and len(after) < MAX_NAME_CHARS and (head.startswith(FUNCTION) or FUNCTION.startswith(head)):
+        function = self._tags.function
+        head = after.lstrip() if mark == OPENING else function + after
+        name, end, _ = head.removeprefix(function)[:MAX_NAME_CHARS].partition(">")
+        if not end and len(after) < MAX_NAME_CHARS and (head.startswith(function) or function.startswith(head)):
             return None
-        if end and head.startswith(FUNCTION) and _unquoted(name) in self._names:
+        if end and head.startswith(function) and _unquoted(name) in self._names:
             self._next_call = len(self._value)
         return False
 
@@ -312,7 +332,8 @@ class XmlCall:
         value = "".join(self._value)
         self._raw.append(value)
         self._value, self._stage, self._next_call = [], "tag", None
-        self._give(self._parameter, typed_value(value, self._types), events)
+        self._is_blank, self._in_cdata, self._reads_tags = True, False, False
+        self._give(self._parameter, typed_value(value, self._types, self._tags), events)
 
     def _give(self, name: str, value: Any, events: list[Event]) -> None:
         """One argument."""
@@ -336,6 +357,7 @@ class XmlCall:
         """To the value."""
         if text:
             self._value.append(text)
+            self._is_blank = self._is_blank and text.isspace()
             if self._json is not None:
                 self._json.feed(text)
 
@@ -344,22 +366,23 @@ class XmlCall:
         return text
 
 
-def _are_due(closers: str) -> bool:
+def _are_due(closers: str, end_parameter: str) -> bool:
     """Whether a value ends before these tags, and not at its own end among them: a tag is of the value where it stands
     behind that end too.
     """
-    before, _, behind = closers.partition(END_PARAMETER)
+    before, _, behind = closers.partition(end_parameter)
     return any(tag in before and tag not in behind for tag in (END_FUNCTION, CLOSING))
 
 
-def is_read_back(tool: str, name: str, text: str, parameters: Parameters, tools: Container[str]) -> bool:
+def is_read_back(tags: XmlTags, tool: str, name: str, text: str, parameters: Parameters, tools: Container[str]) -> bool:
     """Whether a parameter's text, as it stands between its tags, is read as that text. tool, name: whose it is."""
-    if _MARK.search(text) is None:
-        return bool(typed_value(f"\n{text}\n", parameters.types(name)) == text)
-    call = XmlCall(tools, lambda _: parameters)
-    events, left = call.feed(
-        f"{FUNCTION}{tool}>\n{PARAMETER}{name}>\n{text}\n{END_PARAMETER}\n{END_FUNCTION}\n{CLOSING}"
-    )
+    written = tags.written(text)
+    if tags.mark.search(written) is None:
+        return bool(typed_value(written, parameters.types(name), tags) == text)
+    call = XmlCall(tags, tools, lambda _: parameters)
+    function, head = f"{tags.function}{tags.quote}{tool}{tags.quote}>{tags.gap}", tags.head(name).removesuffix(tags.gap)
+    after = f"{tags.end_parameter}{tags.gap}{END_FUNCTION}{tags.gap}{CLOSING}"
+    events, left = call.feed(f"{function}{head}{written}{after}")
     if call.is_open:
         more, left = call.finish()
         events += more
@@ -385,8 +408,10 @@ def _object_of(text: str) -> dict[str, Any] | None:
 
 
 def _unquoted(name: str) -> str:
+    """Without its quotes, and without other attributes behind them."""
     name = name.strip()
-    return name[1:-1] if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'" else name
+    end = name.find(name[0], 1) if name and name[0] in "\"'" else -1
+    return name[1:end] if end > 0 else name
 
 
 class JsonText:
@@ -408,15 +433,22 @@ class JsonText:
             self._escapes = found[0] == "\\"  # the text's last character
 
 
-def typed_value(text: str, types: frozenset[str]) -> Any:
-    """What a parameter's text stands for: a string, unless it may be of other types and the text is one."""
-    text = text.removeprefix("\n").removesuffix("\n")
+def typed_value(value: str, types: frozenset[str], tags: XmlTags) -> Any:
+    """What stands between a parameter's tags: a text, unless it may be of other types and is one, as JSON or as Python
+    writes it.
+    """
+    text = tags.text_of(value)
     if types <= {"string"}:
         return text
-    spelt = {"True": "true", "False": "false", "None": "null"}.get(text.strip(), text)
-    try:
-        value = loaded(mended(spelt))
-        dumped(value)  # what cannot be is no such value
-    except (ValueError, RecursionError):
-        return text
-    return value if type_of(value) in types or (type_of(value) == "integer" and "number" in types) else text
+    for spelt in dict.fromkeys((value.strip(), text.strip())):
+        for read in (mended, python_value):
+            try:
+                found = loaded(read(spelt))
+                dumped(found)  # what cannot be is no such value
+            except (ValueError, RecursionError):
+                continue
+            if read is python_value and isinstance(found, str):
+                continue  # in quotes that are the text's own
+            if type_of(found) in types or (type_of(found) == "integer" and "number" in types):
+                return found
+    return text

@@ -1,7 +1,7 @@
 """Public chat templates, by the shape in which each shows a call: names alone, none of their text.
 
 Collected in November 2026 from llama-cpp-python 0.3.36 (llama.cpp's models/templates), trl 1.16.0, unsloth 2026.10.9
-and vLLM's examples; format_of told of each of these the form that its shape has in test_formats.py.
+vLLM's examples and xinference's models; format_of told of each of these the form that its shape has in test_formats.py.
 """
 
 PUBLIC: dict[str, tuple[str, ...]] = {
@@ -42,6 +42,10 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "gemma4_v5",
         "google-gemma-4-31B-it",
         "google-gemma-4-31B-it-interleaved",
+    ),
+    "a broken object in tool_call": (
+        "xinference qwen1.5-chat",
+        "xinference qwen2-instruct",
     ),
     "a channel": (
         "gptoss",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxinfer.text.tools.formats import CALL, END_CALL, FORMATS, LAYOUTS, SEPARATOR, TAGS, Format
+from jaxinfer.text.tools.formats import CALL, END_CALL, FORMATS, LAYOUTS, SEPARATOR, TAGS, XML_TAGS, Format
 from tests.text.tools.test_mutated_calls import read
 from tests.text.tools.test_torn_calls import WORDS
 
@@ -27,13 +27,25 @@ FAILED: list[tuple[str, dict[str, Any]]] = [
 ]
 UNREADABLE = ["oops", f"oops {LONG}", "1e999", r'"\ud800"']  # a city
 SAID = ["I look.", "and", "It is 1 < 2", 'say "hi" {x}']
-MARK_UP = (*TAGS, "<function=", "<parameter=", CALL, SEPARATOR, END_CALL, "```", ">>>", "functools")
+MARK_UP = (
+    *TAGS,
+    "<function=",
+    "<parameter=",
+    "<function name=",
+    "<param name=",
+    CALL,
+    SEPARATOR,
+    END_CALL,
+    "```",
+    ">>>",
+    "functools",
+)
 
 
 def failed_call(form: Format, name: str, arguments: dict[str, Any]) -> tuple[str, str]:
     """With what is said of it."""
     text = WORDS[form].call(name, arguments)
-    if form == "qwen3_coder":
+    if form in XML_TAGS:
         return text, " ".join([name, *(f"{key} {value}" for key, value in arguments.items())])
     if form == "pythonic":
         return text, text[1:-1]
@@ -42,9 +54,9 @@ def failed_call(form: Format, name: str, arguments: dict[str, Any]) -> tuple[str
 
 def unreadable_call(form: Format, city: str) -> str:
     call = WORDS[form].call("weather", {"city": "CITY"})
-    if form == "qwen3_coder":  # a parameter takes any text
+    if form in XML_TAGS:  # a parameter takes any text
         object_of_it = f'{{"city": {city}}}' if city == "oops" else "{[}"
-        return f"<function=weather>\n{object_of_it}\n</function>"
+        return WORDS[form].call("weather", {}).replace("</", f"\n{object_of_it}\n</")
     return call.replace('"CITY"', "lambda: " + city if form == "pythonic" else city)
 
 
@@ -127,7 +139,7 @@ def test_a_parameter_given_twice_is_told_without_mark_up_beside_a_good_call():
         assert (content.split(), found) == (["weather", "city", "a", "city", "b"], [("now", {})])
 
 
-@pytest.mark.parametrize("form", [*NAMED, "qwen3_coder"])
+@pytest.mark.parametrize("form", [*NAMED, *XML_TAGS])
 def test_arguments_behind_an_unknown_tools_call_are_not_of_the_tool_before_it(form):
     words = WORDS[form]
     text = words.opening + words.call("weather", {"city": "a"}) + words.call("nope", {}) + '{"city": "b"}'

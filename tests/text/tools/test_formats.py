@@ -14,9 +14,11 @@ NAME, JSON = "{{ c.name }}", "{{ c.arguments | tojson }}"
 EACH, END = "{% for k, v in c.arguments.items() %}", "{% endfor %}"
 K, V, COMMA = "{{ k }}", "{{ v }}", "{{ ', ' if not loop.last }}"
 OBJECT = f'{{"name": "{NAME}", "arguments": {JSON}}}'
+BROKEN_OBJECT = f'{{"name": "{NAME}, "arguments": {JSON}"}}'  # its first quote is closed behind the arguments
 XML = f"<function={NAME}>\n{EACH}<parameter={K}>\n{V}\n</parameter>\n{END}</function>\n"
 SHAPES: dict[str, tuple[str, Format | None]] = {
     "an object in tool_call": (f"<tool_call>\n{OBJECT}\n</tool_call>", "hermes"),
+    "a broken object in tool_call": (f"<tool_call>\n{BROKEN_OBJECT}\n</tool_call>", "hermes"),
     "a list in tool_call": (f"<tool_call>[{OBJECT}]</tool_call>", "hermes"),
     "a function in tool_call": (f"<tool_call>\n{XML}</tool_call>", "qwen3_coder"),
     "parameters after a name": (f'{{"name": "{NAME}", "parameters": {JSON}}}', "llama3_json"),
@@ -44,8 +46,8 @@ SHAPES: dict[str, tuple[str, Format | None]] = {
     "an object after a token": (f"<|function_call|>{OBJECT}", None),
     "Python's calls in tokens": (f"<|tool_call_start|>[{NAME}({EACH}{K}={V}{END})]<|tool_call_end|>", None),
     "a call in tokens": (f"<|tool_call>call:{NAME}{{ {JSON}}}<tool_call|>", None),
+    "a name attribute": (f'<function name="{NAME}">{EACH}<param name="{K}">{V}</param>{END}</function>', "minicpm5"),
     "invoke": (f'<invoke name="{NAME}">{EACH}<parameter name="{K}">{V}</parameter>{END}</invoke>', None),
-    "a name attribute": (f'<function name="{NAME}">{EACH}<param name="{K}">{V}</param>{END}</function>', None),
     "a name and JSON": (f"{NAME}\n{JSON}", None),
     "a channel": (f" to=functions.{NAME}<|channel|>commentary json<|message|>{JSON}<|call|>", None),
     "JSON after a separator": (f"<｜tool▁calls▁begin｜>{CALL}{NAME}{SEPARATOR}{JSON}{END_CALL}", None),
@@ -99,6 +101,8 @@ EXAMPLES: list[tuple[str, Format | None]] = [
     ("[func_name1(params_name1=params_value1)]", "pythonic"),
     ('Answer with\n```\n[\n    {"name": "f1", "arguments": {"a": "b"}},\n    ...\n]\n```', "xlam"),
     ('Answer with a list:\\n\\n[{\\"name\\": \\"f1\\", \\"arguments\\": {\\"a\\": 1}}]', "xlam"),
+    ('Use:\\n<function name=\\"f\\"><param name=\\"x\\">value</param></function>', "minicpm5"),
+    ("Use <function name='f'>", None),
     ("Call them as you like", None),
     ('<tool_calls>[{"name": "f1", "arguments": {"a": "b"}}]</tool_calls>', None),
 ]
@@ -113,6 +117,23 @@ def test_where_a_template_shows_no_calls_its_example_tells(said, form):
 def test_values_that_nobody_could_read_again_do_not_hide_a_list_of_calls():
     shown = f"[{NAME}({EACH}{K}={V}r{END})]"
     assert told(template_of(shown, said="{# [func_name1(a=1)] #}")) == "pythonic"
+
+
+SPLIT = """{{- "<tool_call>\\n" }}
+    {{- '{"name": <function-name>, "arguments": <args-json-object>}\\n' }}"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "said", "form"),
+    [
+        (f"<tool_call>\n{BROKEN_OBJECT}\n</tool_call>", SPLIT, "hermes"),
+        (f"<tools>\n{BROKEN_OBJECT}\n</tools>", SPLIT, None),
+        (SHAPES["keys and values"][0], SPLIT, None),
+        (f'<tool_call>{{"tool_name": "{NAME}", "parameters": {JSON}}}</tool_call>', SPLIT, None),
+    ],
+)
+def test_a_broken_call_is_of_the_form_of_the_example_that_begins_as_it_does(shown, said, form):
+    assert told(template_of(shown, said=said)) == form
 
 
 @pytest.mark.parametrize(

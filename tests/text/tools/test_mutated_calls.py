@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jaxinfer.text.tools.formats import CALL, END_CALL, FORMATS, LAYOUTS, SEPARATOR, Format
+from jaxinfer.text.tools.formats import CALL, END_CALL, FORMATS, LAYOUTS, SEPARATOR, XML_TAGS, Format
 from jaxinfer.text.tools.reader import ToolReader, ToolUse, WholeCalls
+from jaxinfer.text.tools.xml_tags import XmlTags
 
 TEXT = {"type": "string"}
 SCHEMAS = {"weather": {"type": "object", "properties": {"city": TEXT, "days": {"type": "integer"}}}, "now": {}}
@@ -44,8 +45,8 @@ class Slips:
                 return self.objects(calls, "parameters")
             case "xlam":
                 return self.fenced(f"[{self.objects(calls, 'arguments')}{self.some(']', TWICE)}")
-            case "qwen3_coder":
-                return self.joined([self.xml(*call) for call in calls])
+            case "qwen3_coder" | "minicpm5":
+                return self.joined([self.xml(XML_TAGS[form], *call) for call in calls])
             case "functionary":
                 return self.joined(
                     [self.named(f"<function={name}>", arguments, "</function>") for name, arguments in calls]
@@ -92,17 +93,20 @@ class Slips:
             tags.append(f"{opening}{inner}{closing}")
         return self.joined(tags)
 
-    def xml(self, name: str, arguments: dict[str, Any]) -> str:
+    def xml(self, tags: XmlTags, name: str, arguments: dict[str, Any]) -> str:
+        end, gap = tags.end_parameter, tags.gap or self.draw(st.sampled_from(["", "\n"]))
         lacks = self.draw(st.sampled_from(["nothing", "parameter", "function", "tag"]))
-        parts = [self.some("<tool_call>\n", AT_LEAST_ONCE), f"<function={name}>\n"]
+        opening = self.some("<tool_call>\n", AT_LEAST_ONCE if tags.gap else TWICE)
+        parts = [opening, f"{tags.function}{tags.quote}{name}{tags.quote}>{gap}"]
         early = ["", "</function>\n", "</tool_call>", "<tool_call>\n", "</function></tool_call>\n<tool_call>"]
         swapped: list[str] = []  # the last parameter's end, behind one of the call's
         for key, value in arguments.items():
             parts.append(self.draw(st.sampled_from(early if lacks != "parameter" else [""])))
-            closer = "" if lacks == "parameter" else self.some("</parameter>\n", AT_LEAST_ONCE)
+            closer = "" if lacks == "parameter" else self.some(end + gap, AT_LEAST_ONCE)
             if lacks != "parameter" and key == [*arguments][-1] and self.draw(st.booleans()):
-                closer, swapped = "", ["</parameter>\n"]
-            parts.append(f"<parameter={key}>\n{value}\n{closer}")
+                closer, swapped = "", [end + gap]
+            written = tags.written(value) if isinstance(value, str) else f"{tags.gap}{value}{tags.gap}"
+            parts.append(f"{tags.head(key).removesuffix(tags.gap)}{written}{closer}")
         closers = [
             ""
             if lacks == "function"
@@ -160,7 +164,7 @@ def test_slips_around_calls_lose_none_and_show_no_mark_up(form, data):
     whole_answer = form == "pythonic" or not (LAYOUTS[form].opening or LAYOUTS[form].is_bare)
     before = "" if whole_answer else draw(WORDS)
     is_left_open = (form == "pythonic" and not text.endswith("]")) or (
-        form == "qwen3_coder" and "</parameter>" not in text
+        form in XML_TAGS and XML_TAGS[form].end_parameter not in text
     )
     after = "" if is_left_open else draw(WORDS)
     stray = "" if is_left_open else draw(STRAY)

@@ -10,7 +10,7 @@ from jaxinfer.engine.sequence import Structure
 from jaxinfer.engine.watch import Watch
 from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.tokenizer import Tokenizer
-from jaxinfer.text.tools.formats import CALL, END_CALL, SEPARATOR
+from jaxinfer.text.tools.formats import CALL, END_CALL, SEPARATOR, XML_TAGS
 from jaxinfer.text.tools.grammar import tool_grammar
 from jaxinfer.text.tools.opening import opening_of
 from jaxinfer.text.tools.reader import ToolUse
@@ -69,7 +69,7 @@ def test_what_has_begun_is_held_to_its_schema(form, name, compiler, tokenizer):
         ordered = in_order(schema, arguments) if form in BY_NAME else arguments
         text = written(form, name, ordered)
         if arguments in invalid and (
-            read(form, use, text) != [(name, ordered)] or form == "qwen3_coder" and name in OF_TEXTS
+            read(form, use, text) != [(name, ordered)] or form in XML_TAGS and name in OF_TEXTS
         ):
             continue
         for tokens in spellings(tokenizer, text):
@@ -80,6 +80,7 @@ def test_what_has_begun_is_held_to_its_schema(form, name, compiler, tokenizer):
 HEADS = {
     "hermes": ["<tool_call>", "Hm. <tool_call>", "<<tool_call>"],
     "qwen3_coder": ["<tool_call>", "I look: <tool_call>", "<function=", "so <tool_cal <function="],
+    "minicpm5": ['<function name="', 'I look: <function name="', '<<function name="'],
     "llama3_json": [
         '{"name": "weather", "parameters": ',
         '\n {"name":"weather","arguments": ',
@@ -97,6 +98,7 @@ HEADS = {
 BODIES = {
     "hermes": '\n{"name": "weather", "arguments": %s}\n</tool_call>',
     "qwen3_coder": "\n<function=weather>\n<parameter=city>\n%s\n</parameter>\n</function>\n</tool_call>",
+    "minicpm5": 'weather"><param name="city">%s</param></function>',
     "llama3_json": "%s}",
     "pythonic": "city=%s)]",
     "xlam": "%s}]",
@@ -107,7 +109,7 @@ BODIES = {
     "firefunction_v2": '{"name": "weather", "arguments": %s}]',
     "deepseek_v3": f"{CALL}function{SEPARATOR}weather\n```json\n%s\n```{END_CALL}<｜tool▁calls▁end｜>",
 }
-VALUES = dict.fromkeys(FORMS, '{"city": "%s"}') | {"qwen3_coder": "%s", "pythonic": '"%s"'}
+VALUES = dict.fromkeys(FORMS, '{"city": "%s"}') | {"qwen3_coder": "%s", "minicpm5": "%s", "pythonic": '"%s"'}
 
 
 @pytest.mark.parametrize(("form", "head"), [(form, head) for form in FORMS for head in HEADS[form]])

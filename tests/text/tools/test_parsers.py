@@ -93,6 +93,14 @@ GOOD: dict[Format, list[tuple[str, list[Event]]]] = {
             call("measure", '{"all": "[\\"\\\\ud800\\"]", "n": 1e+99}'),
         ),
     ],
+    "minicpm5": [
+        (
+            'I look.\n<function name="weather"><param name="city">Paris</param><param name="days">2</param>'
+            '</function>\n<function name="now"></function>',
+            ["I look.\n", *call("weather", '{"city": "Paris", "days": 2}'), *call("now", "{}")],
+        ),
+        ('<tool_call>\n<function name="now" id="1"></function>\n</tool_call>', call("now", "{}")),
+    ],
     "llama3_json": [
         ('{"name": "weather", "parameters": {"city": "Paris"}}', call("weather", '{"city": "Paris"}')),
         ('<|python_tag|>{"name": "now", "parameters": {}}', call("now", "{}")),
@@ -163,6 +171,13 @@ BROKEN: dict[Format, list[str]] = {
         "<function=other></function>",
         "<tool_call>text</tool_call>",
         "<tool_call><function=" + "x" * 3000,
+    ],
+    "minicpm5": [
+        '<function name="other"><param name="city">Paris</param></function>',
+        '<function name="weather',
+        "In XML, <function name=x> is",
+        '<function name="' + "x" * 3000,
+        '<function name="other"><param name="a"><![CDATA[b</param></function>',
     ],
     "llama3_json": [
         '{"name": "other", "parameters": {}}',
@@ -265,6 +280,7 @@ BROKEN |= {
 HALVES: dict[Format, str] = {
     "hermes": 'So: <tool_call>{"name": "weather", "arguments": {"city": "Par',
     "qwen3_coder": "So: <tool_call><function=weather><parameter=city>Par",
+    "minicpm5": 'So: <function name="weather"><param name="city">Par',
     "llama3_json": '{"name": "weather", "parameters": {"city": "Par',
     "xlam": '[{"name": "weather", "arguments": {"city": "Par',
     "llama_nemotron_json": 'So: <TOOLCALL>[{"name": "weather", "arguments": {"city": "Par',
@@ -328,6 +344,10 @@ PIECES = {
         "<parameter=city>",
     ]
     + ["<parameter=days>", "</parameter>", "\n", "2", "a", "<", ">", "<function=", '"', "\\", "["],
+    "minicpm5": [
+        *('<function name="weather">', "<function name=", "</function>", '<param name="city">', "<![CDATA[", "]]>"),
+        *('<param name="days">', "</param>", "\n", "2", "a", "<", ">", '"', "\\", "[", "&lt;", "</tool_call>"),
+    ],
     "llama3_json": [
         '{"name": "weather", "parameters": ',
         PARIS,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher
 from jaxinfer.text.tools.arguments import shapes
-from jaxinfer.text.tools.formats import CALL, END_CALL, SEPARATOR
+from jaxinfer.text.tools.formats import CALL, END_CALL, SEPARATOR, XML_TAGS
 from jaxinfer.text.tools.formats import FORMATS as FORMS
 from jaxinfer.text.tools.grammar import loosened, tool_grammar
 from jaxinfer.text.tools.reader import ToolReader, ToolUse
@@ -22,8 +22,8 @@ from jaxinfer.text.tools.schema_types import Values
 from tests.support.grammars import takes
 from tests.support.schemas.tools import TOOLS
 
-BY_NAME = ("qwen3_coder", "pythonic")  # forms that write each argument by itself, of those that the schema names
-# whose schemas ask something of a text beside its being one, which qwen3_coder writes as it is
+BY_NAME = (*XML_TAGS, "pythonic")  # forms that write each argument by itself, of those that the schema names
+# whose schemas ask something of a text beside its being one, which those of XML write as it is
 OF_TEXTS = {
     name
     for name, (schema, *_) in TOOLS.items()
@@ -58,7 +58,16 @@ def written(form: str, name: str, arguments: dict[str, Any]) -> str:
             texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
             inner = "".join(f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in texts.items())
             return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
+        case "minicpm5":
+            texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
+            inner = "".join(f'<param name="{k}">{in_cdata(v, arguments[k])}</param>' for k, v in texts.items())
+            return f'<function name="{name}">{inner}</function>'
     return f"[{name}({', '.join(f'{key}={json.dumps(value)}' for key, value in arguments.items())})]"
+
+
+def in_cdata(text: str, value: Any) -> str:
+    """A text that XML could not hold as it is."""
+    return f"<![CDATA[{text}]]>" if isinstance(value, str) and re.search(r"[<&\n]", text) else text
 
 
 def in_order(schema: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +91,7 @@ def read(form: str, use: ToolUse, text: str) -> list[tuple[str, Any]]:
 def test_calls_of_the_schema_pass_and_are_read_again_and_others_do_not(form, name, strict, vocabulary, tokenizer):
     schema, valid, invalid = TOOLS[name]
     use = ToolUse({name: schema}, due=True, strict=frozenset([name] if strict else ()))
-    if form == "qwen3_coder" and name in OF_TEXTS and strict:
+    if form in XML_TAGS and name in OF_TEXTS and strict:
         with pytest.raises(InvalidRequest, match="must be one that can be enforced"):
             tool_grammar(form, use, due=True, control_tokens=tokenizer.control_tokens)
         return
@@ -100,7 +109,7 @@ def test_calls_of_the_schema_pass_and_are_read_again_and_others_do_not(form, nam
     for arguments in filter(can_be_written, invalid):
         ordered = in_order(schema, arguments) if form in BY_NAME else arguments
         text = written(form, name, ordered)
-        if read(form, use, text) == [(name, ordered)] and not (form == "qwen3_coder" and name in OF_TEXTS):
+        if read(form, use, text) == [(name, ordered)] and not (form in XML_TAGS and name in OF_TEXTS):
             assert not takes(matcher, tokenizer, text), text
 
 
@@ -206,7 +215,7 @@ def test_a_schema_s_root_is_held_to(form, root, vocabulary, tokenizer):
 
 def form_of(form: str, schema: dict[str, Any], arguments: dict[str, Any]) -> str:
     """With JSON's quotes around a text where other types may stand in its place."""
-    by_kind = form == "qwen3_coder" and "anyOf" in schema
+    by_kind = form in XML_TAGS and "anyOf" in schema
     return written(form, "f", {k: json.dumps(v) if by_kind and k == "x" else v for k, v in arguments.items()})
 
 
@@ -409,7 +418,7 @@ def test_long_and_odd_names_are_read_as_they_are_written(form, name, vocabulary,
 @pytest.mark.parametrize("name", ["n" * 300, "a>b", "a, b"])
 def test_a_name_that_cannot_be_written_is_refused_or_frees_its_tool(form, name):
     use = ToolUse({"f": {"properties": {name: {}}}}, due=True)
-    can = {"qwen3_coder": ["a, b"], "pythonic": ["a>b"]}[form]
+    can = ["a>b"] if form == "pythonic" else ["a, b"]
     assert bool(loosened(form, use)) == (name not in can)
 
 
@@ -444,15 +453,17 @@ def test_what_a_form_is_made_to_write_its_reader_reads_or_it_is_refused(form, st
         return
     forced = matcher.compute_ff_bytes().decode()
     as_json = json.dumps(value, ensure_ascii=False)
-    spelt = [written("qwen3_coder", "f", {name: each}) for each in (value, as_json)]
-    texts = spelt if form == "qwen3_coder" else [f"[f({name}={as_json})]"]
+    spelt = [written(form, "f", {name: each}) for each in (value, as_json)]
+    texts = spelt if form in XML_TAGS else [f"[f({name}={as_json})]"]
     text = next(text for text in texts if text.startswith(forced))
     assert read(form, use, text) == [("f", {name: value})]
 
 
 UNWRITABLE = [
     *(("pythonic", name, {}) for name in ("a b", "a=b", "a,b", "")),
-    *(("qwen3_coder", name, {}) for name in ("a>", "a<b", "", "a\n", " a", '"a"')),
+    *((form, name, {}) for form in XML_TAGS for name in ("a>", "a<b", "", "a\n", " a", '"a"')),
+    *(("minicpm5", name, schema("x")) for name in ('a"b',) for schema in (CONSTS["const"],)),
+    ("minicpm5", "a", CONSTS["const"]("x]]></param>y")),
     *(("qwen3_coder", "a", schema("x</parameter>y")) for schema in (CONSTS["const"], CONSTS["an enum"])),
 ]
 

@@ -48,6 +48,11 @@ def as_xml(name: str, arguments: dict[str, Any]) -> str:
     return f"<function={name}>\n{values}</function>"
 
 
+def as_attributes(name: str, arguments: dict[str, Any]) -> str:
+    values = "".join(f'<param name="{key}">{value}</param>' for key, value in arguments.items())
+    return f'<function name="{name}">{values}</function>'
+
+
 def as_python(name: str, arguments: dict[str, Any]) -> str:
     return f"[{name}({', '.join(f'{key}={json.dumps(value)}' for key, value in arguments.items())})]"
 
@@ -66,6 +71,7 @@ WORDS: dict[Format, Words] = {
     "llama3_json": Words(as_object("parameters"), "", ("", "]"), OBJECTS),
     "pythonic": Words(as_python, "", ("", "<|python_end|>"), (", ", ";", "\n"), ("```python",)),
     "qwen3_coder": Words(as_xml, "<tool_call>", ("</tool_call>", "</function>", "</parameter>")),
+    "minicpm5": Words(as_attributes, "", ("", "</function>", "</param>", "</tool_call>")),
     "functionary": Words(
         lambda name, arguments: f"<function={name}>{json.dumps(arguments)}</function>", "", ("", "</function>")
     ),

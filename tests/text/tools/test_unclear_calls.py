@@ -67,7 +67,10 @@ def as_text(value: str) -> dict[Format, str]:
 
 def around_call(form: Format, arguments: str, name: str) -> str:
     before, after = AROUND[form]
-    layout, start = LAYOUTS[form], {"xlam": "[", "functionary": "<function=", "functionary_v3_2": ">>>"}.get(form, "")
+    layout, start = (
+        LAYOUTS[form],
+        {"xlam": "[", "functionary": "<function=", "functionary_v3_2": ">>>", "minicpm5": "<function"}.get(form, ""),
+    )
     return f"{layout.opening}{start}{before.replace('NAME', name)}{arguments}{after}{layout.closing}"
 
 
