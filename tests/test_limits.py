@@ -12,7 +12,7 @@ from jaxinfer.offline.rows import MAX_ROW_BYTES
 from jaxinfer.protocol import body, completions, embeddings, messages, session, structured, tools, validate
 from jaxinfer.protocol.batches import WINDOW_S
 from jaxinfer.runtime import plan
-from jaxinfer.server import large_bodies, multipart, profiling, sessions, wire
+from jaxinfer.server import large_bodies, linger, multipart, profiling, sessions, wire
 from jaxinfer.server.guard import OPEN
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.text.grammar import trial
@@ -20,7 +20,7 @@ from jaxinfer.text.grammar import trial
 TEXT = (Path(__file__).parents[1] / "docs" / "limits.md").read_text()
 ROWS = re.findall(r"^\|[^|]*\|([^|]*)\| fixed, `([A-Z_]+)` \|", TEXT, re.MULTILINE)
 MODULES = (
-    *(batches, body, completions, embeddings, large_bodies, messages, multipart, profiling, session, sessions),
+    *(batches, body, completions, embeddings, large_bodies, linger, messages, multipart, profiling, session, sessions),
     *(structured, survey, tools, validate, wire),
 )
 
