@@ -4,10 +4,11 @@ import base64
 import binascii
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jaxinfer.errors import CheckpointError
+from jaxinfer.text.linear import steps_of
 
 MAX_GROWTH = 128  # characters for one, in the worst case; Unicode's own worst is 18, sentencepiece's with spaces 99
 MAX_NORMALIZED_CHARS = 16 << 20  # of a text after normalising; a million tokens need 5 M
@@ -52,11 +53,11 @@ def growth_of(step: Any, growths: Mapping[str, int] = _GROWTH) -> int:
     """
     match step:
         case (
-            {"type": "Sequence", "normalizers": list(steps)}
-            | {"type": "Sequence", "pretokenizers": list(steps)}
-            | {"type": "Sequence", "decoders": list(steps)}
+            {"type": "Sequence", "normalizers": list()}
+            | {"type": "Sequence", "pretokenizers": list()}
+            | {"type": "Sequence", "decoders": list()}
         ):
-            return _growth_of_all(list(_flat(steps)), growths)
+            return _growth_of_all(list(steps_of(step)), growths)
         case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)} if old:
             return max(1, -(-len(new) // len(old)))
         case {"type": "Replace", "content": str(new)}:  # a pattern may match before and after every character
@@ -79,18 +80,6 @@ def _growth_of_all(steps: list[Any], growths: Mapping[str, int]) -> int:
         most = max(_FORMS[step["type"]] for step in several) if is_form else MOST
         growth = min(growth * min(product, most), MOST)
     return growth
-
-
-def _flat(steps: list[Any]) -> Iterator[Any]:
-    """The steps of sequences within sequences."""
-    unread = steps[::-1]
-    while unread:
-        step = unread.pop()
-        match step:
-            case {"type": "Sequence", "normalizers": list(below)}:
-                unread += below[::-1]
-            case _:
-                yield step
 
 
 def added_by(post_processor: Any) -> tuple[int, int]:

@@ -55,16 +55,17 @@ def nonlinear_rules(*parts: dict[str, Any] | None) -> list[str]:
 
 def steps_of(part: Any) -> Iterator[dict[str, Any]]:
     """The steps of a normalizer, a pre-tokenizer or a decoder, one after another."""
-    match part:
-        case (
-            {"type": "Sequence", "normalizers": list(steps)}
-            | {"type": "Sequence", "pretokenizers": list(steps)}
-            | {"type": "Sequence", "decoders": list(steps)}
-        ):
-            for step in steps:
-                yield from steps_of(step)
-        case dict():
-            yield part
+    unread = [part]  # no recursion: a file may nest thousands
+    while unread:
+        match unread.pop():
+            case (
+                {"type": "Sequence", "normalizers": list(steps)}
+                | {"type": "Sequence", "pretokenizers": list(steps)}
+                | {"type": "Sequence", "decoders": list(steps)}
+            ):
+                unread += steps[::-1]
+            case dict() as step:
+                yield step
 
 
 def pattern_of(step: dict[str, Any]) -> str | None:
