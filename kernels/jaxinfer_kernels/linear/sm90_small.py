@@ -2,9 +2,10 @@
 gate after.
 
 Products are transposed (64 rows of weights are the wgmma's M, the batch its N columns), so that a batch of 1 to 64 rows
-streams the weights once, through a ring of copies. Weights in fp8 are widened in registers, from where the wgmma takes
-them, a block while the one before it is multiplied: 201 instructions for 8 KB, where the copies leave time for 440 on
-an H200. CTAs that share a tile's inner dimension form a cluster and add up through distributed shared memory, in a
+streams the weights once, through a ring of copies. Weights in fp8 become float16 in registers, from where the wgmma
+takes them, a block while the one before it is multiplied: 175 instructions for 8 KB, where the copies leave time for
+440 on an H200. The rows that they are multiplied with become float16 too, each times a power of 2 that its sums are
+divided by. CTAs that share a tile's inner dimension form a cluster and add up through distributed shared memory, in a
 fixed order. Weights are fetched before the wait for the kernel before this one (PDL), which a launch sequence honours;
 alone in XLA's CUDA graphs each kernel is a graph of its own.
 Bound by memory: it must read `N * K * itemsize` bytes of weights; that is our bar. Measured at 8 rows, where it is
@@ -57,7 +58,8 @@ def norm_linear(
     """rms_norm(x) @ w.T + bias: the products of q, k and v.
 
       x: [T, K].    norm: [L, K].    w: [N, K].    layer: i32[], of norm and bias.    bias: [L, N].
-    Normed in f32, rounded, then scaled; the product is summed in f32 and rounded before the bias. Returns [T, N].
+    Rows are scaled by the norm and rounded, their sums in f32 divided by the root mean square and rounded before the
+    bias. Returns [T, N].
     """
     after = None if bias is None else "bias"
     plan = plan_launch(x, w, tuning, interpret, norm_eps=eps, after=after)
@@ -131,19 +133,24 @@ def _launch(plan: SmallConfig) -> Callable[..., list[jax.Array]]:
         shapes = (plan.tiles, plan.cut.splits, ROWS, columns), (plan.cut.clusters, plan.cut.splits, columns)
         out += [jax.ShapeDtypeStruct(shape, F32) for shape in shapes]
     smem = dict(
-        x=operand((plan.blocks, columns, block), dtype),
+        x=operand((plan.blocks, columns, block), plan.operand_dtype),
         w=operand((plan.cut.stages, ROWS, block), dtype if plan.shared is None else jnp.float8_e4m3fn),
         w_ready=plgpu.Barrier(num_arrivals=2 if plan.after == "silu" else 1, num_barriers=plan.cut.stages),
     )
     if plan.norm_eps is not None:
         smem |= dict(norm=plgpu.SMEM((plan.blocks * block,), dtype), norm_ready=plgpu.Barrier(num_arrivals=plan.blocks))
+        smem |= dict(squares=plgpu.SMEM((columns,), F32))
     if plan.shared is not None and plan.interpret is not None:
-        smem |= dict(widened=operand((ROWS, block), dtype))  # interpret mode multiplies nothing in registers
+        # Interpret mode multiplies nothing in registers.
+        smem |= dict(widened=operand((ROWS, block), plan.operand_dtype))
+    if plan.scales_x:
+        smem |= dict(x_scales=plgpu.SMEM((columns,), F32))
     if plan.after == "silu":
         smem |= dict(gate_up=plgpu.SMEM((columns, ROWS), dtype))
+    if plan.cut.spare:
+        smem |= dict(spare=plgpu.SMEM((plan.cut.spare,), jnp.int8))
     if plan.cut.splits > 1:
         smem |= dict(partial=plgpu.SMEM((ROWS, columns), F32), peers=plgpu.ClusterBarrier(collective_axes=("split",)))
-        smem |= {} if plan.norm_eps is None else dict(squares=plgpu.SMEM((columns,), F32))
     return plgpu.kernel(
         named(f"linear_{plan.after}", functools.partial(_kernel, plan)),
         out_type=out,
@@ -211,8 +218,7 @@ def _kernel(plan: SmallConfig, *refs: Ref, **smem: Ref) -> None:
             def widened(j: jax.Array) -> jax.Array:
                 unit, slot = arrived(j)
                 weights = plgpu.load(smem["w"].at[slot], layout=plgpu.Layout.WGMMA, optimized=False)
-                # This chip converts fp8 to f16 alone; all of its values are bf16's too.
-                weights = weights.astype(jnp.float16).astype(F32).astype(plan.dtype)
+                weights = weights.astype(plan.operand_dtype)
                 plgpu.commit_smem()  # all warps have read the block
                 refill(unit)
                 return weights
@@ -235,22 +241,28 @@ def _kernel(plan: SmallConfig, *refs: Ref, **smem: Ref) -> None:
                 part, rest = pl.run_scoped(multiply, plgpu.ACC((ROWS, plan.columns), F32))
                 return total + (part * scale if plan.has_blocks else part), rest
 
-            def step(j: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-                total, scale, weights = carry
-                later = scale_of(j + 1) if plan.has_blocks else scale
-                total, weights = multiplied(j, total, scale, weights, lambda: widened(j + 1))
-                return total, later, weights
+            def step(j: jax.Array, total: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+                """The total with block j, and the next block's weights."""
+                scale = scale_of(j) if plan.has_blocks else F32(0)
+                return multiplied(j, total, scale, weights, lambda: widened(j + 1))
 
-            first = scale_of(I32(0)) if plan.has_blocks else F32(0)
-            last = I32(plan.blocks - 1)
-            total, scale, weights = lax.fori_loop(0, last, step, (total, first, widened(I32(0))))
-            return multiplied(last, total, scale, weights, lambda: weights)[0]
+            def two_steps(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+                # Two, since the registers of a running product cannot take the weights of the next.
+                return step(2 * i + 1, *step(2 * i, *carry))
+
+            last = plan.blocks - 1
+            carry = lax.fori_loop(0, last // 2, two_steps, (total, widened(I32(0))))
+            if last % 2:
+                carry = step(I32(last - 1), *carry)
+            total, weights = carry
+            scale = scale_of(I32(last)) if plan.has_blocks else F32(0)
+            return multiplied(I32(last), total, scale, weights, lambda: weights)[0]
 
         if plan.shared is None:
             acc = pl.run_scoped(product, plgpu.ACC((ROWS, plan.columns), F32))
         else:
             acc = product_of_fp8(plgpu.layout_cast(jnp.zeros((ROWS, plan.columns), F32), plgpu.Layout.WGMMA))
-        _finish(plan, smem, ref, tile, split, acc, added)
+        _finish(plan, smem, ref, cluster, tile, split, acc, added)
 
     lax.fori_loop(0, tiles, tile_step, None)
 
@@ -300,58 +312,77 @@ def _load_added(plan: SmallConfig, ref: Smem, tile: jax.Array) -> jax.Array | No
 
 
 def _bring_x(plan: SmallConfig, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array) -> None:
-    """Load this CTA's columns of x, norm them if wanted and lay them out. The copy engine, busy, would be slower."""
-    layout, block = row_layout(64), plan.block
-    shape = (plan.columns, 64)
-    pieces = [(i, j) for i in range(plan.blocks) for j in range(0, block, 64)]
-    at_once = max(256 // plan.columns, 1)  # loads in flight
-    keep = plan.norm_eps is not None and plan.columns * len(pieces) <= 256
-    kept = {}
+    """Load this CTA's columns of x, scale them by a norm's weights if there is one and lay them out. The copy engine,
+    busy, would be slower.
+
+    All that is done here waits for the kernel before this one, twice on each multiprocessor: a norm divides the sums
+    by the root mean square at the end, when the sum of squares is known. In float16 each row is multiplied by a power
+    of 2 that lets it fit.
+    """
+    width = 128 if plan.block % 128 == 0 else 64
+    layout, shape = row_layout(width, 1), (plan.columns, width)
+    pieces = [(i, j) for i in range(plan.blocks) for j in range(0, plan.block, width)]
+    at_once = max(128 // plan.columns, 1)  # loads in flight
+
+    def load(i: int, j: int) -> jax.Array:
+        columns = pl.ds((split * plan.blocks + i) * plan.block + j, width)
+        return plgpu.load(ref["x"].at[:, columns], layout=layout, optimized=False)
+
+    def whole(row: jax.Array, axis: int) -> jax.Array:
+        return plgpu.layout_cast(lax.broadcast_in_dim(row, shape, [axis]), layout)
+
+    power = None
+    if plan.scales_x:  # which loads them twice; kept in registers between, they were no faster
+        largest = plgpu.layout_cast(jnp.zeros(shape, plan.dtype), layout)
+        for piece in pieces:
+            largest = jnp.maximum(largest, jnp.abs(load(*piece)))
+        power, inverse = _powers(largest.astype(F32).max(axis=1), 14 if plan.norm_eps is None else 4)
+        store(smem["x_scales"], inverse)
+        power = whole(power, 0)
+    if plan.norm_eps is not None:
+        plgpu.barrier_wait(smem["norm_ready"])
     squares = plgpu.layout_cast(jnp.zeros(shape, F32), layout)
     for start in range(0, len(pieces), at_once):
         group = pieces[start : start + at_once]
-        columns = [pl.ds((split * plan.blocks + i) * block + j, 64) for i, j in group]
-        loaded = [plgpu.load(ref["x"].at[:, c], layout=layout, optimized=False) for c in columns]
-        for (i, j), x in zip(group, loaded, strict=True):
+        for (i, j), x in zip(group, [load(*piece) for piece in group], strict=True):
             if plan.norm_eps is not None:
                 squares = squares + x.astype(F32) * x.astype(F32)
-            if keep:
-                kept[i, j] = x
-            else:
-                smem["x"][i, :, pl.ds(j, 64)] = x
+                weight = smem["norm"].at[pl.ds(i * plan.block + j, width)]
+                weight = whole(plgpu.load(weight, layout=layout.reduce(0), optimized=False), 1)
+                x = x * weight if plan.dtype == jnp.bfloat16 else x.astype(F32) * weight.astype(F32)
+            if power is not None:
+                x = x.astype(F32) * power
+            store(smem["x"].at[i, :, pl.ds(j, width)], x.astype(plan.operand_dtype))
     if plan.norm_eps is not None:
-        total = _sum_squares(plan, smem, ref, cluster, split, squares.sum(axis=1))
-        scale = lax.rsqrt(total * F32(1 / plan.depth) + F32(plan.norm_eps))
-        scale = plgpu.layout_cast(lax.broadcast_in_dim(scale, shape, [0]), layout)
-        plgpu.barrier_wait(smem["norm_ready"])
-        for i, j in pieces:
-            weight = plgpu.load(smem["norm"].at[pl.ds(i * block + j, 64)], layout=layout.reduce(0), optimized=False)
-            weight = plgpu.layout_cast(lax.broadcast_in_dim(weight, shape, [1]), layout)
-            x = kept[i, j] if keep else plgpu.layout_cast(smem["x"][i, :, pl.ds(j, 64)], layout)
-            smem["x"][i, :, pl.ds(j, 64)] = (x.astype(F32) * scale).astype(plan.dtype) * weight
+        store(smem["squares"], squares.sum(axis=1))
+        if _spills(plan):
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(smem["squares"], ref["squares"].at[cluster, split])
+            plgpu.wait_smem_to_gmem(0)
     plgpu.commit_smem()
 
 
-def _sum_squares(
-    plan: SmallConfig, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array, squares: jax.Array
-) -> jax.Array:
-    """The sum over the cluster of what each CTA has of each row, f32[columns]."""
-    if plan.cut.splits == 1:
-        return squares
-    store(smem["squares"], squares)
-    if _spills(plan):
-        plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(smem["squares"], ref["squares"].at[cluster, split])
-        plgpu.wait_smem_to_gmem(0)
-    cluster_sync(smem["peers"])
-    spilled = ref["squares"].at[cluster] if _spills(plan) else None
-    return _sum_of_peers(plan, smem["squares"], spilled, row_layout(64).reduce(1))
+def _powers(largest: jax.Array, exponent: int) -> tuple[jax.Array, jax.Array]:
+    """Powers of 2, each the other's inverse: what brings these f32 values to 2 ** exponent, or up to twice that, and
+    what takes it back. The very small stay smaller; infinities and NaN stay what they are.
+    """
+    bits = lax.bitcast_convert_type(largest, I32) & I32(0x7F80_0000)
+    inverse = jnp.clip(bits, I32((exponent + 1) << 23), I32(253 << 23)) - I32(exponent << 23)
+    power = I32(254 << 23) - inverse
+    return lax.bitcast_convert_type(power, F32), lax.bitcast_convert_type(inverse, F32)
+
+
+def _of_rows_of_x(plan: SmallConfig, values: jax.Array) -> jax.Array:
+    """values f32[columns], for sums f32[ROWS, columns]."""
+    return plgpu.layout_cast(lax.broadcast_in_dim(values, (ROWS, plan.columns), [1]), plgpu.Layout.WGMMA)
 
 
 def _sum_of_peers(plan: SmallConfig, mine: Ref, spilled: Ref | None, layout: object) -> jax.Array:
     """The sum over the cluster of what each CTA holds at `mine`, in the CTAs' order."""
 
     def share(peer: int) -> jax.Array:
+        if plan.cut.splits == 1:
+            return plgpu.load(mine, layout=layout, optimized=False)
         ref = plgpu.cluster_ref(mine, {"split": I32(peer)}) if spilled is None else spilled.at[peer]
         return plgpu.load(ref, layout=layout, optimized=False)
 
@@ -362,12 +393,16 @@ def _finish(
     plan: SmallConfig,
     smem: Smem,
     ref: Smem,
+    cluster: jax.Array,
     tile: jax.Array,
     split: jax.Array,
     acc: jax.Array,
     added: jax.Array | None,
 ) -> None:
     """Add up the cluster's shares acc f32[ROWS, columns] of a tile, do what is to be done after, and store."""
+    of_x = plgpu.Layout.WGMMA.reduce(0)
+    if plan.scales_x:
+        acc = acc * _of_rows_of_x(plan, plgpu.load(smem["x_scales"], layout=of_x, optimized=False))
     if plan.cut.splits > 1:
         store(smem["partial"], acc)
         if _spills(plan):
@@ -382,6 +417,10 @@ def _finish(
         if plan.cut.splits > 1:
             spilled = ref["partials"].at[tile] if _spills(plan) else None
             total = _sum_of_peers(plan, smem["partial"], spilled, plgpu.Layout.WGMMA)
+        if plan.norm_eps is not None:
+            spilled = ref["squares"].at[cluster] if _spills(plan) else None
+            squares = _sum_of_peers(plan, smem["squares"], spilled, of_x)
+            total = total * _of_rows_of_x(plan, lax.rsqrt(squares * F32(1 / plan.depth) + F32(plan.norm_eps)))
         if plan.shared is not None and not plan.has_blocks:
             total = total * _row_scales(plan, ref, tile)
         layout = plgpu.Layout.WGMMA if plan.interpret else plgpu.Layout.WGMMA_TRANSPOSED

@@ -36,11 +36,16 @@ DEFAULT = SmallTuning()
 
 @dataclasses.dataclass(frozen=True)
 class SmallCut:
-    """What a tuning comes to."""
+    """What a tuning comes to.
+
+    spare: bytes of shared memory that nothing is in. Behind the kernel before it, a CTA more than was reckoned with
+      would find room on some multiprocessors and none be left for others.
+    """
 
     clusters: int
     splits: int
     stages: int
+    spare: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +72,16 @@ class SmallConfig:
     def has_blocks(self) -> bool:
         """Whether blocks of fp8 have scales, not rows."""
         return self.shared is not None and self.shared[0] > 1
+
+    @property
+    def operand_dtype(self) -> jnp.dtype:
+        """Of what the wgmma multiplies: this chip converts fp8 to float16 alone, which has all of its values."""
+        return self.dtype if self.shared is None else jnp.dtype(jnp.float16)
+
+    @property
+    def scales_x(self) -> bool:
+        """Whether rows of x need factors of their own: what is not normed yet, or was bfloat16, may not fit float16."""
+        return self.operand_dtype == jnp.float16 and (self.shared is not None or self.norm_eps is not None)
 
     @property
     def blocks(self) -> int:
@@ -137,7 +152,7 @@ def _cut(columns: int, depth: int, out: int, tuning: SmallTuning, of_weight: int
     for splits in [tuning.splits] if tuning.splits else range(1, 9):
         if splits > 8 or depth % (tuning.block * splits):
             continue
-        for room, resident in gpu.resident.values():
+        for at_once, (room, resident) in gpu.resident.items():
             clusters = tuning.clusters or -(-tiles // -(-tiles // resident[splits - 1]))
             x_and_norm, tile = (columns + 1) * depth // splits * item, ROWS * columns * (item + 4)
             units = depth // tuning.block // splits * (tiles // clusters)
@@ -150,5 +165,8 @@ def _cut(columns: int, depth: int, out: int, tuning: SmallTuning, of_weight: int
                 min(clusters * splits, wanted) - gpu.scaled(12) * splits
             )  # a split costs a sync of the cluster a tile
             if worth > best:
-                found, best = SmallCut(min(clusters, tiles), splits, min(stages, units)), worth
+                stages = min(stages, units)
+                least = columns * depth // splits * item + stages * stage  # that a CTA has
+                spare = max(gpu.shared_bytes // (at_once + 1) - least, 0) if of_weight == 1 else 0
+                found, best = SmallCut(min(clusters, tiles), splits, stages, spare), worth
     return found

@@ -26,6 +26,7 @@ from tests.kernels.linear.products import (
     in_fp8,
     reference,
     replaced,
+    rounded,
     shapes,
 )
 from tests.support.jaxprs import equations
@@ -56,7 +57,11 @@ TINY = [
 @pytest.mark.parametrize(("rows", "out", "depth", "tuning"), TINY)
 def test_computes_its_definition(op, rows, out, depth, tuning):
     named = arguments(op, rows, out, depth)
-    check(op, named, run(op, named, tuning=tuning, interpret=INTERPRET))
+    got = run(op, named, tuning=tuning, interpret=INTERPRET)
+    if op == "linear_residual":
+        check(op, named, got)
+    else:  # which rounds once where the definition rounds twice
+        assert error(got, reference(op, named)) <= error(rounded(op, named), reference(op, named))
 
 
 FP8 = [
@@ -76,6 +81,26 @@ def test_weights_in_fp8_are_what_they_stand_for(op, rows, block, tuning):
     w = in_fp8(named["w"], block)
     got = run(op, named | dict(w=w), tuning=tuning, interpret=INTERPRET)
     assert error(got, reference(op, named | dict(w=w.widened(jnp.float32)))) < 8e-3
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "is_fp8"),
+    [("linear_residual", jnp.bfloat16, True), ("norm_linear", jnp.bfloat16, True), ("norm_linear", jnp.float16, False)],
+)
+def test_rows_that_are_multiplied_in_float16_may_be_of_any_size(op, dtype, is_fp8):
+    """Of float16 itself: such as overflow once the norm's weights have multiplied them."""
+    named = {name: value.astype(dtype) for name, value in arguments(op, 8, 128, 128).items()}
+    exponents = np.array([-50, -40, -14, 0, 8, 20, 40, 50]) if dtype == jnp.bfloat16 else np.arange(4, 12)
+    named["x"] = jnp.asarray((np.asarray(named["x"], np.float32) * np.exp2(exponents)[:, None]).astype(dtype))
+    named |= {name: 16 * named[name] for name in ("norm",) if name in named}
+    named |= {name: 0 * named[name] for name in ("residual",) if name in named}
+    exact = named
+    if is_fp8:
+        w = in_fp8(named["w"], (128, 128))
+        named, exact = named | dict(w=w), named | dict(w=w.widened(jnp.float32))
+    got, wanted = np.asarray(run(op, named, interpret=INTERPRET), np.float32), reference(op, exact)
+    for row in range(8):
+        assert error(got[row], wanted[row]) < 8e-3, f"row {row}, 2 ** {exponents[row]} times as large"
 
 
 @pytest.mark.parametrize("block", [(128, 128), (1, 256)])
