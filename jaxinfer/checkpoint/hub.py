@@ -17,7 +17,6 @@ from jaxinfer.config import size_words
 from jaxinfer.errors import CheckpointError, HubUnreachable
 
 REACH_TIMEOUT_S = 4.0
-COPY = ", or name the folder of a copy"  # the last cure of a name that cannot be looked up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +118,7 @@ def _find_cached(
     except (errors.LocalEntryNotFoundError, errors.HFValidationError) as error:
         then = "," if cure.startswith("did you mean") else ";"
         cause = f"not in {cache_dir}, and {fact}"
-        raise HubUnreachable(f"cannot find {repo_id}{then} {cure}{COPY}: {cause}") from error
+        raise HubUnreachable(f"cannot find {repo_id}{then} {cure}, or name the folder of a copy: {cause}") from error
     tell(f"taking {repo_id} from the cache: {fact}")
     folder = Path(found)
     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}

@@ -93,7 +93,9 @@ def test_the_cache_serves_when_offline_or_when_the_hub_is_down(hub: FakeHub, mon
 def test_offline_with_an_empty_cache_names_the_switch(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     message = refusal_of(TINY)
-    assert message.startswith("cannot find org/tiny-model; unset HF_HUB_OFFLINE to download, or name the folder of a copy: ")
+    assert message.startswith(
+        "cannot find org/tiny-model; unset HF_HUB_OFFLINE to download, or name the folder of a copy: "
+    )
     assert message.endswith(", and HF_HUB_OFFLINE is set")
     assert hub.requests == []
 
@@ -133,7 +135,10 @@ def test_no_network_is_said_with_its_cure(hub: FakeHub, monkeypatch: pytest.Monk
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     message = refusal_of(TINY)
     cures, _, cause = message.partition(": not in ")
-    assert cures.startswith(f"cannot find {TINY}; check the network (") and "the hub cannot be reached (ConnectError" in cause
+    assert (
+        cures.startswith(f"cannot find {TINY}; check the network (")
+        and "the hub cannot be reached (ConnectError" in cause
+    )
 
 
 def test_a_hub_that_never_answers_is_given_up_within_five_seconds(
