@@ -97,6 +97,12 @@ class Breakdown:
         pairs = [(step, after) for step, after in pairs if rows in (None, step.rows)]
         self.phases = [step.phases(after.began) for step, after in pairs]
         self.wall_s = [after.began - step.began for step, after in pairs]
+        self.rows = [step.rows for step, _ in pairs]
+
+    @property
+    def step_s(self) -> float:
+        """Mean of a step, its waits included."""
+        return statistics.fmean(self.wall_s)
 
     def mean_s(self) -> dict[str, float]:
         """Of each phase."""
