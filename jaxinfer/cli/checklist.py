@@ -232,7 +232,9 @@ class Checklist:
             if self._closed.is_set():
                 return
             if event.kind == "serving":  # in the middle of compiling, which goes on
-                self._screen.say(f"compile  the smallest steps after {event.seconds:.1f} s, then the other sizes")
+                self._until_serving = False
+                self._screen.say(f"compile  the smallest steps are compiled after {event.seconds:.1f} s, others follow")
+                self._screen.show(self._status())
                 return
             is_next = event.kind == "measure" and event.detail != self._event.detail
             if event.kind != self._event.kind or is_next:
