@@ -197,7 +197,7 @@ def _first_steps(llm: LLM, log: StepLog, prompts: Prompts, num_steps: int, say: 
     room = llm.info.max_model_len - NEW_AFTER_CACHED
     steps = min(num_steps, room)
     generate(llm, prompts.many(1, NEW_AFTER_CACHED), steps)
-    wall = log.since(0).wall_s
+    wall = log.since(0, waits_for_prompts=True).wall_s
     say(f"first {len(wall)} decode steps: slowest {max(wall) * 1e3:.2f} ms")
     median = statistics.median(wall)
     columns = ("steps after ready", "steps", "median ms", "slowest ms", "slowest was step", "limit ms")
