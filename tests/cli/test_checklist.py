@@ -234,3 +234,12 @@ def test_a_terminal_gets_the_same_lines():
 
 def test_a_table_s_columns_are_aligned():
     assert table([("a", "1"), ("long", "2")], indent="  ") == ["  a     1", "  long  2"]
+
+
+def test_a_row_that_is_longer_than_the_terminal_goes_on_below_its_value_and_a_path_is_whole():
+    rows = [("folder", "/a-long/path/of-a/model"), ("steps", "decode 1 2 4 8 16; extend 16x16 32x16")]
+    assert table(rows, indent="  ", columns=40) == [
+        "  folder  /a-long/path/of-a/model",
+        "  steps   decode 1 2 4 8 16; extend",
+        "          16x16 32x16",
+    ]
