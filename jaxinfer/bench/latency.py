@@ -1,7 +1,8 @@
 """How long one batch takes, alone on the machine: first token, prompt tokens per second, tokens per second after it.
 
 Every request has fresh random ids, is greedy and ignores EOS. The first token is the time of a generate call with
-max_tokens 1; decoding is the time of 129 tokens less that of one, over 128. The best of several tries counts.
+max_tokens 1. A decode step is the mean of those of one call of 129 tokens, from the beginning of each to that of the
+next, so the time of a prompt does not change it. The best of several tries counts.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ from jaxinfer.bench import machine
 from jaxinfer.bench.machine import MachineLimits
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Report, Table, Value
-from jaxinfer.bench.steps import PHASES, StepLog, Timed
+from jaxinfer.bench.steps import PHASES, Breakdown, StepLog, Timed
 from jaxinfer.bench.work import ModelWork, check_context, work_of
 from jaxinfer.config import CONTIGUOUS_PAGES_ARE_NOT_SHARED, Resolved
 from jaxinfer.errors import ConfigError
@@ -46,13 +47,11 @@ class BatchShape:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Of one shape: seconds to the first token, seconds of a decode step, host seconds of it, cached prompt tokens."""
+    """Of one shape: seconds to the first token, the decode steps of the fastest call, cached prompt tokens."""
 
     shape: BatchShape
     first_s: float
-    step_s: float
-    host_s: float | None
-    phases_s: dict[str, float]
+    steps: Breakdown
     cached_tokens: int
 
 
@@ -95,7 +94,7 @@ def measure(
     for number, shape in enumerate(shapes):
         on_event(Event("measure", f"batch x prompt {shape}", number, len(shapes)))
         found.append(_measure(llm, log, prompts, shape))
-        say(f"{shape}: first token {found[-1].first_s * 1e3:.2f} ms, step {found[-1].step_s * 1e3:.3f} ms")
+        say(f"{shape}: first token {found[-1].first_s * 1e3:.2f} ms, step {found[-1].steps.step_s * 1e3:.3f} ms")
     if cached_prefix:
         on_event(Event("measure", f"a cached prefix of {cached_prefix} tokens"))
         later.append(_cached(timed.llm(prefix_caching=True)[0], prompts, cached_prefix))
@@ -105,8 +104,8 @@ def measure(
 NOTES = (
     "Fresh random token ids for every request, greedy, EOS ignored, no text made, prefix cache off but for the cached "
     "prefix. "
-    f"First token: max_tokens 1, the best of {TRIES_ALONE} alone and of {TRIES_TOGETHER} together. Step: (time of "
-    f"{DECODED + 1} tokens - time of 1) / {DECODED}, each the best of {TRIES_DECODE}. Once the tries of "
+    f"First token: max_tokens 1, the best of {TRIES_ALONE} alone and of {TRIES_TOGETHER} together. Step and host: the "
+    f"means of the decode steps of one call of {DECODED + 1} tokens, the fastest of {TRIES_DECODE}. Once the tries of "
     f"one have taken {TRIES_S:g} s there are no more of it, {LEAST_TRIES} at least.",
     "Shares: of the bandwidth measured in this run, for the bytes of weights, keys and values that a step must read; "
     "of the matmul rate measured in this run, for the operations of a prompt.",
@@ -150,11 +149,15 @@ def _measure(llm: LLM, log: StepLog, prompts: Prompts, shape: BatchShape) -> Mea
     tries = TRIES_ALONE if shape.batch == 1 else TRIES_TOGETHER
     firsts = repeated(lambda: timed(1), tries)
     first_s = min(seconds for seconds, _ in firsts)
-    index = len(log.steps)
-    whole_s = min(seconds for seconds, _ in repeated(lambda: timed(DECODED + 1), TRIES_DECODE))
-    steps = log.since(index)
+
+    def decoded() -> tuple[float, Breakdown]:
+        index = len(log.steps)
+        seconds, _ = timed(DECODED + 1)
+        return seconds, log.since(index)
+
+    steps = min((steps for _, steps in repeated(decoded, TRIES_DECODE)), key=lambda steps: steps.step_s)
     cached = max(output.metrics.cached_tokens for _, outputs in firsts for output in outputs)
-    return Measured(shape, first_s, (whole_s - first_s) / DECODED, steps.host_s, steps.mean_s(), cached)
+    return Measured(shape, first_s, steps, cached)
 
 
 def _speed(found: Sequence[Measured], work: ModelWork, limits: MachineLimits) -> Table:
@@ -173,17 +176,18 @@ def _speed(found: Sequence[Measured], work: ModelWork, limits: MachineLimits) ->
     for one in found:
         batch, prompt = one.shape.batch, one.shape.prompt
         flops_share = work.prefill_flops(batch, prompt) / one.first_s / limits.flops
-        bytes_share = work.decode_bytes(batch, prompt + DECODED / 2) / one.step_s / limits.bytes_per_s
+        rows_of_step, step_s = statistics.fmean(one.steps.rows), one.steps.step_s  # fewer rows if not all fit together
+        bytes_share = work.decode_bytes(rows_of_step, prompt + DECODED / 2) / step_s / limits.bytes_per_s
         prefill = (one.first_s * 1e3, batch * prompt / one.first_s, flops_share * 100)
-        decode = (batch / one.step_s, one.step_s * 1e3, bytes_share * 100)
-        host = None if one.host_s is None else one.host_s * 1e6
+        decode = (rows_of_step / step_s, step_s * 1e3, bytes_share * 100)
+        host = None if one.steps.host_s is None else one.steps.host_s * 1e6
         rows.append((str(one.shape), *prefill, *decode, host, one.cached_tokens))
     return Table("speed", columns, rows)
 
 
 def _host(found: Sequence[Measured]) -> Table:
     rows: list[tuple[Value, ...]] = [
-        (str(one.shape), *(one.phases_s[name] * 1e6 for name in PHASES)) for one in found if one.phases_s
+        (str(one.shape), *(seconds * 1e6 for seconds in one.steps.mean_s().values())) for one in found
     ]
     return Table("host, us of a decode step", ("batch x prompt", *(f"{name} us" for name in PHASES)), rows)
 
@@ -193,7 +197,7 @@ def _first_steps(llm: LLM, log: StepLog, prompts: Prompts, num_steps: int, say: 
     room = llm.info.max_model_len - NEW_AFTER_CACHED
     steps = min(num_steps, room)
     generate(llm, prompts.many(1, NEW_AFTER_CACHED), steps)
-    wall = log.since(0).wall_s
+    wall = log.since(0, waits_for_prompts=True).wall_s
     say(f"first {len(wall)} decode steps: slowest {max(wall) * 1e3:.2f} ms")
     median = statistics.median(wall)
     columns = ("steps after ready", "steps", "median ms", "slowest ms", "slowest was step", "limit ms")

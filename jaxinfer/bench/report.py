@@ -64,19 +64,23 @@ class Report:
         whole = {"verb": self.verb, "facts": dict(self.all_facts()), "tables": tables, "notes": self.all_notes()}
         return json.dumps(whole, indent=1) + "\n"
 
-    def as_markdown(self, old: Mapping[str, Any] | None = None, *, is_brief: bool = False) -> str:
+    def as_markdown(
+        self, old: Mapping[str, Any] | None = None, *, is_brief: bool = False, is_aligned: bool = False
+    ) -> str:
         """old: an earlier report's JSON; each figure it has too is followed by the difference.    is_brief: without
-        details, which a terminal has no room for beside the tables.
+        details, which a terminal has no room for beside the tables.    is_aligned: tables in columns, as a terminal
+        shows them, and no Markdown.
         """
+        lines_of = _columns if is_aligned else _lines
         facts = self.all_facts()
         if is_brief and self.details:
             more = f"{len(self.details)} facts of the start: -v shows them, --json writes them"
             facts = [*self.facts, ("more", more)]
-        blocks = [f"## {self.verb}", _lines(("fact", ""), facts)]
+        blocks = [f"## {self.verb}", lines_of(("fact", ""), facts)]
         for table in self.tables:
             before = {row[table.columns[0]]: row for row in (old or {}).get("tables", {}).get(table.title, [])}
             cells = [_cells(table, row, before.get(row[table.columns[0]], {})) for row in table.as_dicts()]
-            blocks += [f"### {table.title}", _lines(table.columns, cells)]
+            blocks += [f"### {table.title}", lines_of(table.columns, cells)]
         if old is not None:
             was = old.get("facts", {})
             blocks.append(f"In brackets: the difference to {was.get('commit', '?')} of {was.get('date', '?')}.")
@@ -133,3 +137,9 @@ def _difference(new: Value, old: Value) -> str:
 def _lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [*([columns] if all(columns) else []), *rows]  # of facts the head says nothing
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, cells, widths)).rstrip() for cells in lines)

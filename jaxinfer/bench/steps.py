@@ -84,19 +84,32 @@ class StepLog:
         self.now.close(time.perf_counter())
         self.num_decode += self.now.is_decode
 
-    def since(self, index: int, rows: int | None = None) -> "Breakdown":
+    def since(self, index: int, rows: int | None = None, *, waits_for_prompts: bool = False) -> "Breakdown":
         """Of the steps from this one on, or of those alone that have so many rows."""
-        return Breakdown(self.steps[index:], rows)
+        return Breakdown(self.steps[index:], rows, waits_for_prompts=waits_for_prompts)
 
 
 class Breakdown:
-    """Decode steps by phase. One that no other call of step followed is left out: how long it took is not known."""
+    """Decode steps by phase. One that no other call of step followed is left out: how long it took is not known. So is
+    one behind a step of prompts, as its wait is for that step: the engine runs one step ahead.
+    """
 
-    def __init__(self, steps: Sequence[StepTime], rows: int | None = None) -> None:
-        pairs = [(step, after) for step, after in zip(steps, steps[1:], strict=False) if step.is_decode]
+    def __init__(self, steps: Sequence[StepTime], rows: int | None = None, *, waits_for_prompts: bool = False) -> None:
+        """waits_for_prompts: steps behind one of prompts count too."""
+        pairs = [
+            (step, after)
+            for at, (step, after) in enumerate(zip(steps, steps[1:], strict=False))
+            if step.is_decode and (at == 0 or steps[at - 1].is_decode or waits_for_prompts)
+        ]
         pairs = [(step, after) for step, after in pairs if rows in (None, step.rows)]
         self.phases = [step.phases(after.began) for step, after in pairs]
         self.wall_s = [after.began - step.began for step, after in pairs]
+        self.rows = [step.rows for step, _ in pairs]
+
+    @property
+    def step_s(self) -> float:
+        """Mean of a step, its waits included."""
+        return statistics.fmean(self.wall_s)
 
     def mean_s(self) -> dict[str, float]:
         """Of each phase."""

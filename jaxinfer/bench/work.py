@@ -34,7 +34,7 @@ class ModelWork:
     outline: tuple[int | str, ...] = ()
     context: int = sys.maxsize
 
-    def decode_bytes(self, batch: int, context: float) -> float:
+    def decode_bytes(self, batch: float, context: float) -> float:
         """Of one step."""
         return self.read_bytes + batch * self.layout.read_bytes(context)
 

@@ -116,10 +116,9 @@ def _find_cached(
             repo_id, revision=revision, cache_dir=cache_dir, local_files_only=True, allow_patterns=list(METADATA)
         )
     except (errors.LocalEntryNotFoundError, errors.HFValidationError) as error:
-        raise HubUnreachable(
-            f"cannot find {repo_id}: it is not in {cache_dir}, and {fact}; {cure}, or copy the model here and name its "
-            "folder"
-        ) from error
+        then = "," if cure.startswith("did you mean") else ";"
+        cause = f"not in {cache_dir}, and {fact}"
+        raise HubUnreachable(f"cannot find {repo_id}{then} {cure}, or name the folder of a copy: {cause}") from error
     tell(f"taking {repo_id} from the cache: {fact}")
     folder = Path(found)
     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}

@@ -48,8 +48,9 @@ def publish(make: "Callable[[Checklist], Report]", params: Mapping[str, Any], fi
         old = read_json(params["compare"]) if params["compare"] else None
         report = make(checklist)
     target: Path | None = params["json_file"]
-    is_brief = sys.stdout.isatty() and not params.get("verbose", True)  # a file keeps all
-    click.echo(report.as_markdown(old, is_brief=is_brief), nl=False)
+    is_aligned = sys.stdout.isatty()  # a file and a pipe get Markdown
+    is_brief = is_aligned and not params.get("verbose", True)  # they keep all
+    click.echo(report.as_markdown(old, is_brief=is_brief, is_aligned=is_aligned), nl=False)
     if target is not None:
         try:
             target.write_text(report.as_json(), encoding="utf-8")

@@ -2,7 +2,9 @@
 
 import contextlib
 import logging
+import shutil
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +19,8 @@ from jaxinfer.llm.events import Event
 logger = logging.getLogger("jaxinfer.start")
 START = Event("start", "the engine")
 BEGAN_S = "began_s"  # of a root context's obj: when the command line began, by time.monotonic
+MOST_COLUMNS = 100  # of a table at a terminal, where longer lines are hard to read
+LEAST_ROOM = 30  # columns of a value, however narrow the terminal is
 BAR_WIDTH = 24  # characters of a progress bar
 SILENCE_S = 1.75  # after which the current step is shown again: nobody should wonder for 3 s whether it hangs
 
@@ -228,7 +232,9 @@ class Checklist:
             if self._closed.is_set():
                 return
             if event.kind == "serving":  # in the middle of compiling, which goes on
-                self._screen.say(f"compile  the smallest steps after {event.seconds:.1f} s, then the other sizes")
+                self._until_serving = False
+                self._screen.say(f"compile  the smallest steps are compiled after {event.seconds:.1f} s, others follow")
+                self._screen.show(self._status())
                 return
             is_next = event.kind == "measure" and event.detail != self._event.detail
             if event.kind != self._event.kind or is_next:
@@ -329,7 +335,23 @@ def _load_text(event: Event) -> str:
     return f"{event.done / 1e9:.2f} of {event.total / 1e9:.2f} GB in {event.seconds:.1f} s{speed}"
 
 
-def table(rows: Sequence[tuple[str, str]], indent: str = "") -> list[str]:
-    """Two aligned columns, one line for each row."""
+def table(rows: Sequence[tuple[str, str]], indent: str = "", columns: int | None = None) -> list[str]:
+    """Two aligned columns, one line for each row; with `columns` a longer row goes on below its value."""
     width = max((len(name) for name, _ in rows), default=0)
-    return [f"{indent}{name:<{width}}  {value}".rstrip() for name, value in rows]
+    if columns is None:
+        return [f"{indent}{name:<{width}}  {value}".rstrip() for name, value in rows]
+    left = len(indent) + width + 2
+    room = max(columns - left, LEAST_ROOM)
+    lines = []
+    for name, value in rows:
+        parts = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False) or [""]
+        lines.append(f"{indent}{name:<{width}}  {parts[0]}".rstrip())
+        lines += [" " * left + part for part in parts[1:]]
+    return lines
+
+
+def show_table(rows: Sequence[tuple[str, str]], indent: str = "") -> None:
+    """Print a table: for a terminal in lines that fit, elsewhere one line for each row."""
+    columns = min(shutil.get_terminal_size().columns, MOST_COLUMNS) if sys.stdout.isatty() else None
+    for line in table(rows, indent, columns):
+        click.echo(line)

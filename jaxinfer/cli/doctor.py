@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from jaxinfer.cli.checklist import reading, table
+from jaxinfer.cli.checklist import reading, show_table
 from jaxinfer.cli.options import GroupedCommand, resolve_config
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.version import __version__
@@ -22,8 +22,7 @@ def run() -> int:
     """Print the facts. Returns 0, or the code of what stands in the way: a device, a misspelt JAXINFER_ variable."""
     with reading("this machine"):
         rows = [("jaxinfer", __version__), *software_rows(), *_device_rows(), *folder_rows(), *hub_rows()]
-    for line in table(rows):
-        click.echo(line)
+    show_table(rows)
     try:
         resolve_config(None, None, {})  # of the environment
         with reading("what JAX finds"):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -127,12 +128,29 @@ def tracer_for(endpoint: str | None) -> "AbstractContextManager[Tracer | None]":
 
 def start_log(form: str) -> None:
     """The server's own log, on stderr; that of the engine process stays text."""
+    logging.basicConfig(level=logging.INFO, handlers=[log_handler(form)])
+
+
+def log_handler(form: str) -> logging.Handler:
     from jaxinfer.server.logs import JsonLines
 
-    handler = logging.StreamHandler()
+    handler = ErrorStream()
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if form == "json" else text)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    return handler
+
+
+class ErrorStream(logging.Handler):
+    """Writes each record to standard error as it is then: while a spinner turns, that is rich's stream, which clears
+    the spinner's line first. A StreamHandler keeps the stream that it was made with.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
 
 
 def unusual(params: Mapping[str, Any], settings: "ServerSettings") -> list[str]:

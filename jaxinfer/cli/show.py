@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from jaxinfer.cli.checklist import reading, table
+from jaxinfer.cli.checklist import reading, show_table
 from jaxinfer.cli.disk import (
     CACHE_OPTION,
     MODEL_ARGUMENT,
@@ -24,8 +24,8 @@ def run(model: str, download_dir: str | None) -> int:
     """Print the facts."""
     with reading("the model"):
         facts = rows(_folder_of(model, download_dir))
-    for line in [model, *table(facts, indent="  ")]:
-        click.echo(line)
+    click.echo(model)
+    show_table(facts, indent="  ")
     return 0
 
 

@@ -285,7 +285,7 @@ def _room_for_pages(config: EngineConfig, platform: str, free: int, weights: int
         if config.kv_cache_memory_bytes > (left := max(0, free - weights)):
             fact = f"{_size(left)} are left beside the weights, got {_size(config.kv_cache_memory_bytes)}"
             cure = "lower it" if left else "free some memory, or choose a smaller model or dtype"
-            raise ConfigError(f"kv_cache_memory_bytes must fit in memory, {fact}; {cure}")
+            raise DeviceError(f"kv_cache_memory_bytes must fit in memory, {fact}; {cure}")
         return config.kv_cache_memory_bytes
     if platform == "cpu":
         beside = free - weights
@@ -338,8 +338,8 @@ def _check_pages(
     have, fitting = layout.num_tokens(pages), max(0, room) // layout.page_bytes
     if config.num_pages is not None and pages > fitting:
         cure = f"lower it to {fitting}" if fitting >= 2 else "free some memory, or choose a smaller model or dtype"
-        raise ConfigError(
-            f"num_pages must fit in memory, but {pages} of {counted(page_size, 'token')} take "
+        raise DeviceError(
+            f"num_pages must fit in memory, but {pages:,} of {counted(page_size, 'token')} take "
             f"{_size(pages * layout.page_bytes)}, there is room for {_size(max(0, room))}; {cure}"
         )
     asked = config.max_model_len
@@ -347,16 +347,18 @@ def _check_pages(
     if have >= needed:
         return
     enough = layout.num_pages(needed)
-    law = f"one sequence of {needed} tokens, max_model_len," if asked else f"one page of {counted(page_size, 'token')}"
+    law = (
+        f"one sequence of {needed:,} tokens, max_model_len," if asked else f"one page of {counted(page_size, 'token')}"
+    )
     lower = f" or lower max_model_len to {have}" if have >= 2 else ""
     if config.num_pages is not None:
-        raise ConfigError(f"num_pages must hold {law} got {pages}, which hold {have}; raise it to {enough}{lower}")
+        raise ConfigError(f"num_pages must hold {law} got {pages:,}, which hold {have:,}; raise it to {enough}{lower}")
     need_bytes = enough * layout.page_bytes
     fact = f"that takes {_size(need_bytes)}, there is room for {_size(max(0, room))}"
     if config.kv_cache_memory_bytes is not None:
         raise ConfigError(f"kv_cache_memory_bytes must hold {law} but {fact}; raise it to {need_bytes}{lower}")
     if lower:
-        raise ConfigError(
+        raise DeviceError(
             f"the pages must hold {law} but {fact}; lower max_model_len to {have}, or max_num_batched_tokens, "
             "as smaller steps leave more room"
         )

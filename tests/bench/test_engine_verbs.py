@@ -1,11 +1,13 @@
 """latency, throughput and profile over a small engine: the figures are what the engine did."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from jaxinfer.bench import latency, limits, profile, throughput
 from jaxinfer.bench.latency import DECODED, BatchShape
 from jaxinfer.bench.prompts import Prompts
-from jaxinfer.bench.steps import PHASES
+from jaxinfer.bench.steps import PHASES, StepLog, StepTime
 from jaxinfer.errors import ConfigError
 from tests.bench.conftest import LIMITS, rows_of
 
@@ -30,6 +32,32 @@ def test_every_shape_is_a_row_and_nothing_came_from_the_prefix_cache(timed, work
     assert step["steps"] == 19  # of 20 tokens the first is the prompt's
     assert step["slowest ms"] >= step["median ms"]
     assert rows_of(cached)["64+32"]["cached_tokens"] == 64
+
+
+PROMPT_S, LATER_PROMPT_S, STEP_S, WAIT_S = 0.05, 0.005, 1.6e-3, 1.5e-3
+
+
+def test_prompts_that_take_less_time_later_do_not_shorten_the_steps(monkeypatch, work):
+    """The difference of two calls said 1.25 ms of steps that wait 1.5 ms for the device. The first step waits for the
+    prompt, which is no step's own time.
+    """
+    log, answer = StepLog(), SimpleNamespace(metrics=SimpleNamespace(cached_tokens=0))
+
+    def generate(llm, prompts, num_tokens):
+        now, prompt_s = 0.0, PROMPT_S if num_tokens == 1 else LATER_PROMPT_S
+        log.steps.append(StepTime(now, *[now] * 5, rows=len(prompts)))  # which the next step waits for
+        for wait_s in (prompt_s, *[WAIT_S] * (num_tokens - 1)):
+            ended = now + wait_s + STEP_S - WAIT_S
+            places = dict(planned=now, dispatched=now, waiting=now, committing=now + wait_s, ended=ended)
+            log.steps.append(StepTime(now, **places, rows=len(prompts), is_decode=True))
+            now = ended
+        return now, [answer] * len(prompts)
+
+    monkeypatch.setattr(latency, "generate", generate)
+    found = latency._measure(None, log, Prompts(100, 0), BatchShape(2, 8))
+    (row,), (host,) = rows_of(latency._speed([found], work, LIMITS)).values(), rows_of(latency._host([found])).values()
+    assert (row["step ms"], host["wait for the device us"]) == (pytest.approx(1.6), pytest.approx(1500))
+    assert row["decode tok/s"] == pytest.approx(2 / STEP_S) and row["first token ms"] == pytest.approx(50.1)
 
 
 def test_what_cannot_fit_is_refused_before_anything_is_timed(timed, work):
@@ -95,7 +123,8 @@ def test_the_phases_of_a_step_are_all_of_its_time(timed):
     latency.generate(llm, Prompts(100, 0).many(3, 8), 12)
     found = log.since(0)
     assert log.num_decode == 11
-    assert len(found.wall_s) == 11
+    assert len(found.wall_s) == 10, "the first waits for the prompts"
+    assert len(log.since(0, waits_for_prompts=True).wall_s) == 11
     for phases, wall_s in zip(found.phases, found.wall_s, strict=True):
         assert sum(phases) == pytest.approx(wall_s)
         assert min(phases) >= 0

@@ -20,6 +20,12 @@ def test_a_table_is_markdown_with_its_head_and_notes():
     assert text.endswith("- a note\n")
 
 
+def test_a_terminal_gets_columns_in_the_place_of_markdown():
+    text = report(1234.5678).as_markdown(is_aligned=True)
+    assert "\n\nshape  tok/s  note\n1x128  1,235  -\n4x128  10     b\n\n" in text
+    assert "|" not in text and "\ncommit  abc\n" in text
+
+
 def test_a_comparison_shows_the_difference_of_rows_and_columns_that_both_have():
     old = json.loads(report(1000.0).as_json())
     del old["tables"]["speed"][1]

@@ -81,7 +81,7 @@ def test_a_name_that_is_not_to_be_had_is_told_before_anything_starts(cli, offlin
     lines = outcome.err.splitlines()
     assert [line for line in lines if not line.startswith("read ")] == [outcome.last_line], "but of a slow machine"
     whose = "--tokenizer: " if "--tokenizer" in names else ""
-    assert outcome.last_line.startswith(f"error: {whose}cannot find foo/bar: it is not in ")
+    assert outcome.last_line.startswith(f"error: {whose}cannot find foo/bar; unset HF_HUB_OFFLINE to download")
 
 
 def test_a_name_is_looked_up_only_if_the_cache_has_nothing_of_it_and_nothing_is_downloaded(monkeypatch, tmp_path):

@@ -1,12 +1,15 @@
 """The checklist: never silent for 3 s, whatever the start is doing, and stoppable."""
 
 import io
+import logging
 import re
 import time
 
+import click
 import pytest
 
 from jaxinfer.cli.checklist import SILENCE_S, BriefScreen, Checklist, LiveScreen, PlainScreen, screen_for, table
+from jaxinfer.cli.serve import log_handler
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.about import DEMO_NOTE, DUMMY_NOTE, HEADLESS_NOTE
 from jaxinfer.llm.dry_run import NOTE as DRY_RUN_NOTE
@@ -89,7 +92,7 @@ def test_serving_comes_in_the_middle_of_compiling():
         checklist(Event("compile", "decode 1", done=2, total=2, cached=True))
         checklist(Event("ready", seconds=2.0))
     assert stream.getvalue().splitlines() == [
-        "compile  the smallest steps after 1.5 s, then the other sizes",
+        "compile  the smallest steps are compiled after 1.5 s, others follow",
         "compile  2 of 2 in 0.0 s, 2 from the cache",
         "ready    in 2.0 s",
     ]
@@ -110,6 +113,16 @@ def test_who_waits_until_it_serves_sees_the_count_of_what_serving_needs():
         "compile  11 of 27  decode 8",
         "compile  12 of 27  decode 4",
     ]
+
+
+def test_what_follows_serving_is_counted_with_all_executables():
+    stream, clock = io.StringIO(), Clock()
+    with Checklist(PlainScreen(stream, clock), tick_s=60, until_serving=True) as checklist:
+        checklist(Event("compile", "draw 16 wide", 7, 27, num_serving=7))
+        checklist(Event("serving", seconds=1.5))
+        clock.now += SILENCE_S
+        checklist(Event("compile", "draw 16 wide", 7, 27, num_serving=7))
+    assert "compile  7 of 27  draw 16 wide" in stream.getvalue()
 
 
 def test_a_start_in_brief_shows_no_rows_of_tables():
@@ -154,6 +167,38 @@ class Terminal(io.StringIO):
         return True
 
 
+def lines_on(shown: str) -> list[str]:
+    """What a terminal shows after these characters, by its lines."""
+    lines, row = [""], 0
+    for part in re.split(r"(\r|\n|\x1b\[[0-9;?]*[A-Za-z])", shown):
+        if part == "\n":
+            row += 1
+            lines += [""] * (row == len(lines))
+        elif part == "\x1b[1A":
+            row -= 1
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part != "\r" and not part.startswith("\x1b"):
+            lines[row] += part
+    return lines
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_what_is_told_while_a_spinner_turns_has_a_line_of_its_own(monkeypatch, is_logged):
+    """A server's log began behind the words of the spinner."""
+    monkeypatch.setattr("sys.stderr", stream := Terminal())
+    log = logging.Logger("a server's")
+    log.addHandler(log_handler("text"))
+    with Checklist() as checklist:
+        checklist(Event("compile", "draw 16 wide", 7, 27))
+        time.sleep(0.2)
+        log.info("stopping") if is_logged else click.echo("stopping", err=True)
+        time.sleep(0.2)
+    assert stream.getvalue().count("draw 16 wide") > 1
+    (said,) = [line.rstrip() for line in lines_on(stream.getvalue()) if line.strip()]
+    assert said.endswith("INFO a server's: stopping" if is_logged else "stopping") and "draw" not in said
+
+
 def words_of(shown: str) -> list[str]:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).split()
 
@@ -189,3 +234,12 @@ def test_a_terminal_gets_the_same_lines():
 
 def test_a_table_s_columns_are_aligned():
     assert table([("a", "1"), ("long", "2")], indent="  ") == ["  a     1", "  long  2"]
+
+
+def test_a_row_that_is_longer_than_the_terminal_goes_on_below_its_value_and_a_path_is_whole():
+    rows = [("folder", "/a-long/path/of-a/model"), ("steps", "decode 1 2 4 8 16; extend 16x16 32x16")]
+    assert table(rows, indent="  ", columns=40) == [
+        "  folder  /a-long/path/of-a/model",
+        "  steps   decode 1 2 4 8 16; extend",
+        "          16x16 32x16",
+    ]

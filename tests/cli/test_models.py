@@ -96,7 +96,7 @@ def test_a_model_that_cannot_be_run_is_refused_before_its_weights_come(cli, hub)
     [
         ("gated", "is gated, and your account has no access; accept its terms at"),
         ("unknown", "the hub has no such model, or it is private"),
-        ("offline", "and HF_HUB_OFFLINE is set; unset HF_HUB_OFFLINE to download"),
+        ("offline", "; unset HF_HUB_OFFLINE to download, or name the folder of a copy: not in "),
         ("no network", "and the hub cannot be reached (ConnectError"),
         ("disk", "the disk is too small: org/tiny-model needs "),
     ],

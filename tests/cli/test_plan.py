@@ -1,12 +1,13 @@
 """`jaxinfer plan`: from config.json alone, for a device that need not be here."""
 
+import io
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from jaxinfer.cli import plan
+from jaxinfer.cli import cards, main
 from jaxinfer.models.known import KNOWN, known_config, nearest, unsupported
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime import nvidia
@@ -80,26 +81,27 @@ def test_settings_change_the_plan_and_are_named(cli, folder):
 
 def test_a_model_that_does_not_fit_ends_in_a_value_that_does(cli, folder):
     outcome = cli("plan", folder, "--for", "l4", "--max-model-len", "32K")
-    assert outcome.code == 2
+    assert outcome.code == 4, "as a card that holds no context at all"
     assert "lower --max-model-len to 23488" in outcome.last_line
     assert cli("plan", folder, "--for", "l4", "--max-model-len", "23488").code == 0
 
 
 @pytest.mark.parametrize(
-    ("model", "card", "missing", "cards"),
+    ("model", "card", "missing", "larger"),
     [
         ("Qwen/Qwen3-14B", "3090", "8.62 GiB are missing", "l40s, h100, a100"),
         ("Qwen/Qwen3-8B", "4060ti", "2.95 GiB are missing", "l4, a10, 4090"),
     ],
 )
-def test_a_model_that_does_not_fit_has_a_plan_that_says_what_is_missing(cli, model, card, missing, cards):
+def test_a_model_that_does_not_fit_has_a_plan_that_says_what_is_missing(cli, model, card, missing, larger):
     outcome = cli("plan", model, "--for", card)
     found = rows(outcome)
     assert outcome.code == 4
     assert {"device", "architecture", "weights", "free before", "fits"} <= found.keys()
     assert re.fullmatch(r"\S+ \S+, 90% of \S+ GiB \(gpu_memory_utilization\)", found["free before"].strip())
-    assert found["fits"].strip().startswith("no: memory must hold the weights") and missing in found["fits"]
-    assert outcome.last_line.endswith(f"; take a card that holds it (--for {cards}), or choose a smaller model")
+    assert found["fits"].strip() == "no", "the last line says why"
+    assert missing in outcome.last_line
+    assert outcome.last_line.endswith(f"; take a card that holds it (--for {larger}), or choose a smaller model")
 
 
 def test_a_card_that_is_planned_for_with_less_memory_is_not_its_own_cure(cli):
@@ -114,8 +116,8 @@ def test_a_card_that_is_planned_for_with_less_memory_is_not_its_own_cure(cli):
 
 def test_a_context_that_does_not_fit_names_a_shorter_one_and_a_card(cli, folder):
     outcome = cli("plan", folder, "--for", "3090", "--max-model-len", "40000")
-    assert outcome.code == 2
-    assert rows(outcome)["fits"].strip().startswith("no: the pages must hold one sequence of 40000 tokens")
+    assert (outcome.code, rows(outcome)["fits"].strip()) == (4, "no")
+    assert "the pages must hold one sequence of 40,000 tokens" in outcome.last_line
     assert "lower --max-model-len to 30656" in outcome.last_line
     assert outcome.last_line.endswith("or take a card that holds it (--for 5090, l40s, h100)")
 
@@ -182,8 +184,10 @@ def test_no_known_name_and_no_near_one_is_called_unsupported():
 def test_an_unknown_name_offline_is_told_what_ships(cli, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     outcome = cli("plan", "qwen3-8b", "--download-dir", str(tmp_path), "--for", "h100")
-    assert "; `jaxinfer plan --list` names the models" in outcome.last_line
-    assert "did you mean 'Qwen/Qwen3-8B'? If not, unset HF_HUB_OFFLINE" in outcome.last_line
+    assert outcome.last_line.startswith(
+        "error: cannot find qwen3-8b, did you mean 'Qwen/Qwen3-8B'? If not, see `jaxinfer plan --list`, "
+        "unset HF_HUB_OFFLINE to download, or name the folder of a copy: not in "
+    )
     assert cli("plan", "--list").out.splitlines() == sorted(KNOWN)
 
 
@@ -199,17 +203,30 @@ def test_memory_can_be_set(cli, folder):
     )
 
 
-def test_an_unknown_device_is_named_with_the_nearest(cli, folder):
-    assert cli("plan", folder, "--for", "hl00").last_line.startswith("error: unknown --for 'hl00', known are 3090, ")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("h2000", "the nearest is 'h200'; for another card name one like it and its memory: --for h200"),
+        ("4080", "the nearest is '4090'; for another card name one like it and its memory: --for 4090"),
+        (
+            "banana",
+            "`jaxinfer plan --help` lists the cards; for another card name one like it and its memory: --for 4090",
+        ),
+    ],
+)
+def test_an_unknown_card_is_named_with_the_nearest_and_a_way_to_plan_for_it(cli, folder, name, said):
+    outcome = cli("plan", folder, "--for", name)
+    assert outcome.last_line == f"error: unknown --for {name!r}, {said} --memory 16G"
+    assert cli("plan", folder, *said.partition("memory: ")[2].split(), "--memory", "48G").code == 0
+
+
+def test_a_misspelt_cpu_is_no_card(cli, folder):
     assert cli("plan", folder, "--for", "cpuu").last_line == "error: unknown --for 'cpuu', did you mean 'cpu'?"
-    for other in ("4080", "h2000"):  # other cards, and no misspelt ones
-        outcome = cli("plan", folder, "--for", other)
-        assert outcome.last_line.startswith(f"error: unknown --for '{other}', known are 3090, 4060ti, 4090, ")
 
 
 def test_without_a_gpu_this_machine_is_planned_for(cli, folder, monkeypatch):
     monkeypatch.setattr(nvidia, "list_gpus", list)
-    monkeypatch.setattr(plan, "read_speed", lambda: 20e9)
+    monkeypatch.setattr(cards, "read_speed", lambda: 20e9)
     outcome = cli("plan", folder, "--dtype", "float16", "--memory", "64G")
     assert " CPUs, 64.0 GiB free, 20 GB/s" in outcome.out
     assert "decode" in rows(outcome)
@@ -227,7 +244,7 @@ def test_this_machine_s_gpu_is_planned_for_with_what_is_free_on_it(cli, folder, 
 
 
 def test_the_speed_of_memory_is_measured():
-    assert 1e8 < plan.read_speed(2**22) < 1e13
+    assert 1e8 < cards.read_speed(2**22) < 1e13
 
 
 def test_an_untied_embedding_is_looked_up_and_not_read_through(cli, folder, tmp_path):
@@ -291,7 +308,7 @@ def test_consumer_cards_are_known(cli, card):
     ],
 )
 def test_a_card_s_peak_is_what_its_multiprocessors_do(key, multiprocessors, boost_hz):
-    card = plan.GPUS[key]
+    card = cards.GPUS[key]
     full = multiprocessors * 512 * 2 * boost_hz
     assert card.flops == pytest.approx(full / 2 if "GeForce" in card.device_kind else full, rel=0.005)
 
@@ -332,10 +349,70 @@ def test_a_card_that_a_model_nearly_fills_has_its_memory_for_pages(cli):
 )
 def test_a_card_is_known_by_the_name_that_the_driver_gives_it(name, key):
     gpu = nvidia.parse_gpus(f"0, GPU-1, {name}, 580.1, 99999, 99998\n")[0]
-    assert plan.known_gpu(gpu).bytes_per_s == plan.GPUS[key].bytes_per_s
+    assert cards.known_gpu(gpu).bytes_per_s == cards.GPUS[key].bytes_per_s
 
 
 def test_nothing_that_rounds_to_nothing_is_printed(cli):
     text = cli("plan", "demo", "--for", "h200").out
     assert not re.search(r"\b0\.0 (ms|MiB)|\d{4,}\.\d\dx", text), text
     assert "as max_num_seqs allows" in text and "bound by the host" in text
+
+
+def test_the_list_says_of_each_model_whether_it_fits_a_card_and_with_how_much_context(cli):
+    lines = cli("plan", "--list", "--for", "4090").out.splitlines()
+    assert lines[0].startswith("NVIDIA GeForce RTX 4090, 23.0 GiB free") and len(lines) == len(KNOWN) + 2
+    assert max(map(len, lines)) <= 100
+    found = {name: fits for name, *_, fits in (re.split(r"  +", line) for line in lines[2:])}
+    assert found["Qwen/Qwen3-4B"] == "yes, with its whole context"
+    assert found["Qwen/Qwen3-8B"] == "yes, with 30,656 of its 40,960 positions"
+    assert found["Qwen/Qwen3-14B"] == "no: 8.62 GiB are missing"
+    assert found["Qwen/Qwen3-8B-FP8"] == "no: quantization needs a CPU"
+    smaller = cli("plan", "--list", "--for", "4090", "--memory", "12G", "--max-model-len", "8K").out
+    assert re.search(r"Qwen/Qwen3-4B +7.49 GiB +yes, with 8,192 of its 40,960 positions", smaller)
+    assert re.search(r"Qwen/Qwen3-8B +15.26 GiB +no: ", smaller)
+
+
+def test_no_option_of_plan_is_ignored_beside_another(cli, monkeypatch):
+    monkeypatch.setattr(nvidia, "list_gpus", list)
+    refused = cli("plan", "demo", "--list")
+    assert (refused.code, refused.last_line) == (
+        2,
+        "error: --list is of every model, got 'demo'; leave one of the two out",
+    )
+    for name, device in (("4090", "cpu"), ("cpu", "cuda")):
+        refused = cli("plan", "demo", "--for", name, "--device", device)
+        assert (refused.code, f"got --for {name} and --device {device}; drop one" in refused.last_line) == (2, True)
+    refused = cli("plan", "demo", "--device", "cuda")
+    assert (refused.code, refused.last_line.endswith("this machine shows none; name a card with --for")) == (4, True)
+    free = rows(cli("plan", "demo", "--for", "cpu", "--memory", "8G", "--gpu-memory-utilization", "0.5"))["free before"]
+    assert free.strip() == "8.00 GiB, all of it: gpu_memory_utilization is of GPUs"
+    monkeypatch.setenv("JAXINFER_DEVICE", "cpu")
+    assert cli("plan", "demo", "--for", "4090").code == 0, "a variable is of this machine"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def printed_at_a_terminal(monkeypatch, *args: str) -> list[str]:
+    monkeypatch.setattr("sys.stdout", screen := Terminal())
+    with pytest.raises(SystemExit):
+        main(list(args))
+    return screen.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("name", "card"), [("Qwen/Qwen3-8B", "4090"), ("demo", "h100"), ("demo", "rtxpro6000")])
+def test_a_plan_begins_with_its_answer_and_fits_a_terminal(monkeypatch, name, card):
+    monkeypatch.setenv("COLUMNS", "180")
+    brief, whole = (printed_at_a_terminal(monkeypatch, "plan", name, "--for", card, *more) for more in ((), ("-v",)))
+    assert max(map(len, brief)) <= 100 and max(map(len, whole)) <= 100
+    assert brief[1].split()[0] == "fits" and not any("xla" in line for line in brief)
+    assert len(whole) > len(brief)
+
+
+def test_a_model_that_nobody_named_is_called_the_demo_with_the_way_to_others(cli):
+    lines = cli("plan", "--for", "4090", "--memory", "20G").out.splitlines()
+    assert lines[0] == "demo, the bundled demo model, no useful assistant (no MODEL was named)"
+    assert lines[-1] == "`jaxinfer plan --list --for 4090 --memory 20G` shows which models fit"
+    assert "--list" not in cli("plan", "demo", "--for", "4090").out

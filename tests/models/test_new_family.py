@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 from jaxinfer.checkpoint.dummy import dummy_params
-from jaxinfer.cli.plan import GPUS
+from jaxinfer.cli.cards import GPUS
 from jaxinfer.config import EngineConfig
 from jaxinfer.models import registry
 from jaxinfer.models.registry import Family

@@ -15,7 +15,7 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer.checkpoint.dummy import dummy_params
-from jaxinfer.cli.plan import GPUS
+from jaxinfer.cli.cards import GPUS
 from jaxinfer.config import EngineConfig, ExtendBucket, Limits
 from jaxinfer.errors import ConfigError
 from jaxinfer.layers.products import CPU, XLA, Deferred, Products

@@ -1,0 +1,48 @@
+"""`jaxinfer plan --list`: the models that can be planned without the hub, and which of them fit a device."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from jaxinfer.cli.cards import TargetDevice, choose_target, describe, fits, model_on, plan_on
+from jaxinfer.cli.checklist import reading
+from jaxinfer.cli.ps import aligned
+from jaxinfer.config import EngineConfig, Resolved, size_words
+from jaxinfer.errors import ConfigError, DeviceError
+
+HEAD = ("NAME", "WEIGHTS", "FITS")
+
+
+def list_models(resolved: Resolved, name: str | None, memory: str | None) -> int:
+    """Print the names alone, or with a device or a setting a line that says whether each model fits."""
+    from jaxinfer.models.known import KNOWN
+
+    given = {setting for setting, source in resolved.sources.items() if not source.startswith("JAXINFER_")}
+    if "model" in given:
+        raise ConfigError(f"--list is of every model, got {resolved.config.model!r}; leave one of the two out")
+    if not given and name is None and memory is None:
+        for model in sorted(KNOWN):
+            click.echo(model)
+        return 0
+    with reading("the models' shapes and this machine"):
+        target = choose_target(name, memory, resolved.config.device)
+        rows = [(model, *fit_of(KNOWN[model], resolved.config, target)) for model in sorted(KNOWN)]
+    for line in [describe(target), *aligned([HEAD, *rows])]:
+        click.echo(line)
+    return 0
+
+
+def fit_of(facts: Mapping[str, Any], config: EngineConfig, target: TargetDevice) -> tuple[str, str]:
+    """The bytes of the weights, and whether the model fits."""
+    from jaxinfer.models.parameters import num_bytes
+
+    weights = "-"
+    try:
+        model, family, backends = model_on(config, facts, target)
+        weights = size_words(num_bytes(family.specs(model), config.dtype_for(model.dtype)))
+        return weights, fits(model, plan_on(config, target, model, family, backends))
+    except DeviceError as error:
+        return weights, f"no: {str(error).partition('; ')[0].partition(' but ')[2]}"
+    except ConfigError as error:
+        return weights, f"no: {str(error).partition(', ')[0]}"
