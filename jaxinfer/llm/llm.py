@@ -75,7 +75,11 @@ class LLM:
         announce = Announcer(on_event)
         core = start_core(config, announce)
         core.warming.result()
-        self._own(config, core)
+        try:
+            self._own(config, core)
+        except BaseException:
+            core.close()  # nobody else could: whoever catches the error keeps its frames, and these the weights
+            raise
         announce.release()
 
     @classmethod

@@ -49,6 +49,21 @@ def test_what_a_schema_forces_takes_no_steps_here_either(outline):
     assert few < len(tokens) // 2 < many
 
 
+def test_a_model_whose_text_cannot_be_had_is_closed(outline, monkeypatch):
+    (outline / "no.jinja").write_text("{{ messages | no_filter }}")
+    closed = []
+
+    def start(config, on_event):
+        core = start_dry_run(config, on_event)
+        monkeypatch.setattr(core.runner, "close", lambda: closed.append(core))
+        return core
+
+    monkeypatch.setattr("jaxinfer.llm.llm.start_core", start)
+    with pytest.raises(CheckpointError, match="chat_template"):
+        LLM(str(outline), chat_template=str(outline / "no.jinja"))
+    assert len(closed) == 1
+
+
 TRANSPORTS = {
     "thread": partial(EngineThread, start_core=start_dry_run),
     "process": partial(EngineProcess, child=(MODULE, "0")),
