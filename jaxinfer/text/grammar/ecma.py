@@ -12,13 +12,14 @@ from jaxinfer.text.grammar.quoting import CLASS
 _SPACES = r"\x09-\x0d\x20\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
 _OTHERS = (
     r"\x00-\x08\x0e-\x1f\x21-\x9f\xa1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e\u2060-\u2fff"
-    r"\u3001-\ufefe\uff00-\U0010ffff"
+    r"\u3001-\ufefe\uff00-\u{10ffff}"
 )
 _IN_CLASSES = {r"\s": _SPACES, r"\S": _OTHERS}
 _ALONE = {".": r"[^\x0a\x0d\u2028\u2029]", r"\s": f"[{_SPACES}]", r"\S": f"[^{_SPACES}]"}
 _FLAGS = re.compile(r"\(\?([A-Za-z]*)(?:-([A-Za-z]+))?([:)])")
 _HIGH, _LOW = (rf"\\u[dD][{first}][0-9a-fA-F]{{2}}" for first in ("89abAB", "c-fC-F"))
 _CODE = rf"\\c[A-Za-z]|{_HIGH}{_LOW}"  # a control character, or a character in two halves
+_PAIR = re.compile(_HIGH + _LOW)
 _SIGN = re.compile(rf"{_CODE}|{CLASS}|{_FLAGS.pattern}|[().]", re.DOTALL)
 _PART = re.compile(rf"{_CODE}|\\?.", re.DOTALL)  # of a class: a range's ends are parts of their own
 _HALF = re.compile(rf"{_HIGH}{_LOW}|(?P<lone>{_HIGH}|{_LOW})|\\.", re.DOTALL)
@@ -78,9 +79,9 @@ def _coded(sign: str) -> str:
     """An escape of one character that Rust does not have, by its code."""
     if sign.startswith("\\c") and len(sign) == 3:
         return f"\\x{ord(sign[2]) % 32:02x}"
-    if len(sign) == 12:
+    if _PAIR.fullmatch(sign):
         high, low = int(sign[2:6], 16), int(sign[8:], 16)
-        return f"\\U{0x10000 + ((high - 0xD800) << 10) + low - 0xDC00:08x}"
+        return rf"\u{{{0x10000 + ((high - 0xD800) << 10) + low - 0xDC00:x}}}"
     return sign
 
 

@@ -49,7 +49,7 @@ def referred(ref: str, whole: Any) -> tuple[tuple[str, ...], Any] | None:
         return None
     names, part = [unquote(name).replace("~1", "/").replace("~0", "~") for name in names], whole
     for name in names:
-        if isinstance(part, list) and name.isdecimal() and int(name) < len(part):
+        if isinstance(part, list) and name.isdecimal() and len(name) < 7 and int(name) < len(part):
             part = part[int(name)]
         elif isinstance(part, dict) and name in part:
             part = part[name]

@@ -15,7 +15,7 @@ MAX_LENGTH, MAX_PLACES, MAX_STATES = 2000, 400, 1000
 MAX_READ, MAX_NESTED = 2000, 30  # parts, what is repeated as often as it may come; parentheses within one another
 _NAMED = {"d": string.digits, "w": string.ascii_letters + string.digits + "_", "s": " "}
 _LITERALS = frozenset(map(chr, PLAIN)) - frozenset("^$*+?()[]{}|.")
-_CODE = re.compile(r"x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}")  # as quoting.py and ecma.py write them
+_CODE = re.compile(r"x[0-9a-f]{2}|u(?:[0-9a-f]{4}|\{[0-9a-f]{1,6}\})")  # as quoting.py and ecma.py write them
 _IN_CLASSES = frozenset(map(chr, PLAIN)) - frozenset("[]&~^-")
 
 
@@ -238,7 +238,7 @@ class _Reader:
             if after is None:
                 raise _UnknownError
             self.left, last = self.left[2 + after.end() :], after
-        low, high = int(first[0][1:], 16), int(last[0][1:], 16)
+        low, high = (int(code[0][1:].strip("{}"), 16) for code in (first, last))
         return frozenset(byte for byte in PLAIN if low <= byte <= high)
 
 

@@ -21,7 +21,7 @@ TOO_NESTED = (
     "an expression must nest at most 250 parentheses and classes, one nests more; "
     "use fewer of them, or a bound with fewer places"
 )
-STRAYED = "the library behind it failed, the server's log says how; write it in another way"
+STRAYED = "what reads it failed, the server's log says how; write it in another way"
 NO_SIGN = "): lexer error"  # with which the library ends where a text is none of its signs, behind a place near there
 _NESTED = "exceed the maximum number of nested"
 _NO_TOKEN = "NoExtensionBias"

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.bounds import fractions, hold_bounds
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.grammar.ecma import as_ecma
@@ -81,7 +82,7 @@ class Constraint(msgspec.Struct, frozen=True):
 def source_of(constraint: Constraint, control_tokens: Mapping[str, int]) -> str:
     """The grammar's text. control_tokens: spellings that are one token each.
 
-    Raises ValueError (or RecursionError) for what cannot be written as one; whether it compiles is not known yet.
+    Raises InvalidRequest (or RecursionError) for what cannot be written as one; whether it compiles is not known yet.
     """
     match constraint.kind:
         case "tools":
@@ -179,7 +180,7 @@ def _body(constraint: Constraint) -> str:
     if constraint.kind == "choice":
         return " | ".join(quoted(option) for option in json.loads(constraint.value))
     if why := misread(constraint.value):
-        raise ValueError(why)
+        raise InvalidRequest(why)
     from llguidance import regex_to_lark
 
     return f"/{regex_to_lark(constraint.value, 'd')}/"
@@ -194,7 +195,7 @@ def _as_lark(text: str) -> str:
     try:
         return str(any_to_lark(text))
     except Exception as error:  # the converter's own kinds
-        raise ValueError(str(error)) from error
+        raise InvalidRequest(str(error)[:400]) from error
 
 
 def _tags(asked: dict[str, Any], strict: bool, control_tokens: Mapping[str, int]) -> str:

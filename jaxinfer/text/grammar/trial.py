@@ -7,6 +7,7 @@ is closed; the next grammar then gets a new one. Imports no jax.
 
 import contextlib
 import json
+import logging
 import re
 import signal
 import socket
@@ -32,7 +33,7 @@ from jaxinfer.text.grammar.lark import Rules, fault_of_signs, rules_of, without_
 from jaxinfer.text.grammar.lexemes import heavy_lexemes, largest_repetition
 from jaxinfer.text.grammar.misread import misread_in_schema
 from jaxinfer.text.grammar.parts import parts
-from jaxinfer.text.grammar.reasons import DEAD_END, FORCED, NO_SIGN, NOTHING, TOO_COMPLEX, reason_of
+from jaxinfer.text.grammar.reasons import DEAD_END, FORCED, NO_SIGN, NOTHING, STRAYED, TOO_COMPLEX, reason_of
 from jaxinfer.text.grammar.repeated import COUNTED_AGAIN, counted_again, uncoded
 from jaxinfer.text.grammar.source import (
     JSON_SCHEMA,
@@ -51,6 +52,7 @@ from jaxinfer.text.trial import limit_memory
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+log = logging.getLogger(__name__)
 TIMEOUT_S = 2.0
 START_S = 60.0  # Python's start and a large vocabulary, on a busy machine
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 64.0  # after a start that failed, and twice as long after each that follows
@@ -186,8 +188,9 @@ def _compiled(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens:
         if why.startswith(_OF_A_SCHEMA) and (place := _place_in_schemas(vocabulary, text, why)):
             why = f"{why}, at {ascii(place)}"
         return Tried(error=_with_its_place(why, text, rules))
-    except ValueError as error:
-        return Tried(error=_with_its_place(str(error)[:400], text, rules))
+    except ValueError as error:  # ours, whose words are Python's and none of a client's
+        log.error("a grammar: %s", error, exc_info=True)
+        return Tried(error=STRAYED)
     except (RecursionError, MemoryError):
         return Tried(error="it must be small enough to be read, it is nested too deeply or too large; make it smaller")
     notes += [note for schema in _schemas(text) for note in notes_of(schema)]

@@ -148,3 +148,35 @@ def test_no_control_character_stands_for_itself_in_any_text(vocabulary, tokenize
         assert takes(matcher, tokenizer, text) <= is_json
         if code.startswith("\\") and json.loads(f'"{code}"') < "\x80":
             assert takes(matcher, tokenizer, text), text
+
+
+NAMES = ["Cyrillic", "Hiragana", "Greek", "sc=Latin", "Script=Latin", "scx=Thai", "ID_Start", "gc=Letter", "Lu", "Any"]
+NAMES += ["XID_Continue", "Emoji", "Alphabetic", "Script_Extensions=Greek", "General_Category=Decimal_Number"]
+KNOWN = {"sc=Latin": "a", "ID_Start": "a", "Cyrillic": "ж", "Hiragana": "あ", "gc=Letter": "a", "Alphabetic": "ж"}
+PIECES = [r"\p{", r"\P{", r"\u{", r"\x{", r"\u", r"\ud83d", r"\ude00", r"\c", "J", "[", "]", "^", "}", "-", "(", ")", "?"]
+PIECES += ["Cyrillic", "12345678", "9" * 5000, "{", ",", "a", "\\", r"\b", "|", "$", ":alpha:", "*", r"\U", "٣"]
+
+
+@given(st.sampled_from(["p", "P"]), st.sampled_from(NAMES) | st.text("abcXYZ_=", min_size=1, max_size=40))
+def test_an_escape_with_a_name_stays_whatever_its_length(sign, name):
+    for pattern in (rf"\{sign}{{{name}}}", rf"^[\{sign}{{{name}}}x]+$"):
+        assert as_ecma(pattern) == pattern
+
+
+@pytest.mark.parametrize(("name", "char"), KNOWN.items())
+def test_a_name_takes_the_characters_that_have_it(vocabulary, tokenizer, name, char):
+    for sign in "pP":
+        schema = {"type": "string", "pattern": rf"^[\{sign}{{{name}}}\{sign}{{{name}}}]$"}
+        found = try_one(vocabulary, Constraint("json_schema", json.dumps(schema), strict=True, param="x"), {})
+        assert takes(new_matcher(vocabulary, found.text), tokenizer, text_of(char)) is (sign == "p"), found.error
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), st.booleans())
+def test_any_text_is_written_as_a_pattern_and_no_refusal_is_pythons(vocabulary, pattern, strict):
+    """A tool's schema is written where nothing but a refusal is expected."""
+    parts = [{"type": "string", "pattern": pattern}, {"patternProperties": {pattern: {}}}]
+    schema = {"anyOf": [*parts, {"$ref": f"#/anyOf/{pattern}"}]}
+    guided(schema, strict=strict)
+    error = try_one(vocabulary, Constraint("json_schema", json.dumps(schema), strict, param="x"), {}).error
+    assert not re.search("invalid literal|integer string|the server's log", error)
