@@ -14,7 +14,7 @@ from jaxinfer.text.grammar.parts import below_of, parts
 from jaxinfer.text.grammar.quoting import misquoted
 
 _SIGN = re.compile(  # an escape, flags, a class by name, a set of classes, any other
-    r"\\(?:[pPxuU]\{[^}]*\}|.|$)|\(\?[a-zA-Z-]+|\[:\^?[a-z]+:\]|\[\^?\]?|--|&&|~~|.", re.DOTALL
+    r"\\(?:[pPxu]\{[^}]*\}|.|$)|\(\?[a-zA-Z-]+|\[:\^?[a-z]+:\]|\[\^?\]?|--|&&|~~|.", re.DOTALL
 )
 _POSSESSIVE = re.compile(r"(?:[*+?]|\{\d+(?:,\d*)?\})\+")
 _CLASSES = re.compile(r"\\[dDwWsS]$")
@@ -22,7 +22,8 @@ _SETS = ("&&", "--", "~~", "[")
 _OWN = {  # signs of Rust's in a schema's pattern, whose ECMA has each as the sign itself
     **{"\\A": "the text's begin; write ^ for that", "\\z": "the text's end; write $ for that"},
     **{"\\a": "a bell; write \\x07 for that", "\\<": "a word's begin; write < for the sign"},
-    **{"\\>": "a word's end; write > for the sign"},
+    **{"\\>": "a word's end; write > for the sign", "\\U": "a character's code; write \\u{...} for that"},
+    **dict.fromkeys(("\\p", "\\P"), "a class with a name of one letter; write \\p{L} for that"),
 }
 
 
@@ -39,16 +40,10 @@ def misread(pattern: str, *, is_of_schema: bool = False) -> str:
             verbose = verbose or "x" in sign.partition("-")[0]
         if verbose and sign == "\n":
             return "with the flag x an expression must be one line, and this one has several; join its lines"
-        if is_of_schema and sign in _OWN:
-            return f"{sign} must be {sign[1]} itself, as ECMA has it, and is read as {_OWN[sign]}"
-        if is_of_schema and sign in ("[]", "[^]") and not depth:
-            return (
-                f"{sign} must be a class by itself, as ECMA has it, and is read on to the next ]; write {sign[:-1]}\\]"
-            )
+        if is_of_schema and (why := _not_ecmas(sign, depth)):
+            return why
         if depth and before == "range" and _CLASSES.match(sign):
             return f"a range in a class must end in a character, got -{sign}; write \\- for a hyphen"
-        if depth and is_of_schema and sign.startswith(_SETS) and not sign.startswith("[:"):
-            return f"{sign[:2]} in a class must stand for itself, and is read as a set of classes; write \\{sign[0]}"
         outside.append("[]" if depth or _opens(sign) else "x" if sign[0] == "\\" else sign)
         before = _state(before, sign)
         depth = max(0, depth + _opens(sign) - (sign == "]"))
@@ -56,6 +51,23 @@ def misread(pattern: str, *, is_of_schema: bool = False) -> str:
         return (
             f"a repetition must not be possessive, and {found[0]} is read as a repetition of one; leave out the last +"
         )
+    return ""
+
+
+def _not_ecmas(sign: str, depth: int) -> str:
+    """Why a sign would be read as another than ECMA has it."""
+    if sign in _OWN:
+        return f"{sign} must be {sign[1]} itself, as ECMA has it, and is read as {_OWN[sign]}"
+    if sign.startswith("\\x{"):
+        law = f"{sign} must be an x that is repeated, as ECMA has it"
+        return f"{law}, and is read as a character's code; write \\u{sign[2:]} for that"
+    if sign in ("[]", "[^]") and not depth:
+        return f"{sign} must be a class by itself, as ECMA has it, and is read on to the next ]; write {sign[:-1]}\\]"
+    if depth and sign.startswith("[:"):
+        law = f"{sign} in a class must stand for its signs, as ECMA has it"
+        return f"{law}, and is read as a class by its name; write \\[ for the bracket, or the characters of that class"
+    if depth and sign.startswith(_SETS):
+        return f"{sign[:2]} in a class must stand for itself, and is read as a set of classes; write \\{sign[0]}"
     return ""
 
 

@@ -31,8 +31,8 @@ def misquoted(pattern: str) -> str:
     """Why a class of an expression would be misread in a JSON string; "" where none would."""
     for one in _classes(pattern):
         if _is_misquoted(one):
-            law = r'a class with U+0000 must hold " and \ too, or it is read as one that does'
-            return f"{law}, got {one[:60]}; leave U+0000 out of the class"
+            law = r'what takes U+0000 must take " and \ too, or it is read as if it did'
+            return f"{law}, got {one[:60]}; leave U+0000 out"
     return ""
 
 

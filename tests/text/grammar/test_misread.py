@@ -12,6 +12,7 @@ from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher
 from jaxinfer.text.grammar.misread import misread, misread_in_schema
 from jaxinfer.text.grammar.source import JSON_SCHEMA, Constraint, guided, source_of
+from jaxinfer.text.grammar.trial import try_one
 from tests.support.grammars import takes
 
 LONE = ["\\", "a\\", "a|\\", "\\d\\", "\\\\\\", "[a\\"]
@@ -29,8 +30,8 @@ LEFT = [
     "(?-x)a\nb",
     "(?x)a\\\nb",
     "[(?x)]\n",
-    "[[:alpha:]]",
     "a&&b--",
+    "[:alpha:]",
     r"[\[]",
     r"a\++",
     r"\?+",
@@ -83,8 +84,8 @@ def test_a_pattern_of_a_schema_is_refused_with_its_place(pattern):
     assert misread_in_schema({"properties": {"pattern": {"const": {"pattern": pattern}}}, "pattern": "a"}) == ""
 
 
-@pytest.mark.parametrize("pattern", SETS)
-def test_sets_of_classes_are_rusts_outside_of_schemas(pattern):
+@pytest.mark.parametrize("pattern", [*SETS, "[[:alpha:]]", r"\pL", r"\x{41}", r"\U00000041"])
+def test_sets_and_names_of_classes_are_rusts_outside_of_schemas(pattern):
     assert misread(pattern) == ""
 
 
@@ -137,3 +138,58 @@ def test_what_ecma_reads_otherwise_is_refused_with_what_to_write(pattern):
 @pytest.mark.parametrize("pattern", [r"^[\]a]$", r"[^\]]", r"\\A", r"[a]\]", r"\\z", r"^<b>$"])
 def test_brackets_and_letters_that_are_escaped_as_ecma_has_them_stay(pattern):
     assert misread_in_schema({"type": "string", "pattern": pattern}) == ""
+
+
+CODES = {"x41": "A", "u0041": "A", "u{41}": "A", "u{2}": "\x02", "u{d}": "\r", "cJ": "\n", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+BEHIND = ["", "{41}", "{2}", "{L}", "{Lu}", "L", "41", "0041", "00000041", "{start}", "{d}", "x"]
+
+
+def texts_of(sign, behind):
+    """By ECMA-262, of an escape with the flag u or without, Annex B.1.2; None: of a class, or of no text."""
+    code = next((code for code in CODES if (sign + behind).startswith(code)), "")
+    rest = (sign + behind)[len(code) :] if code else behind
+    times = re.fullmatch(r"\{(\d+)\}", rest)
+    one = CODES[code] if code else sign
+    if sign in "dDwWsSbBckpP" + "0123456789" and not (sign in "pP" and behind[:1] != "{"):
+        return None
+    return one * int(times[1]) if times else one + rest
+
+
+@pytest.mark.parametrize("sign", [*map(chr, range(0x21, 0x7F))])
+def test_no_escape_is_taken_for_what_ecma_has_not(vocabulary, tokenizer, sign):
+    """Alone and in a class, whatever comes behind it."""
+    for behind in BEHIND:
+        text = texts_of(sign, behind)
+        if text is None or sign == "\\":
+            continue
+        rows = [(f"^\\{sign}{behind}$", text)]
+        if not behind:
+            rows.append((f"^[\\{sign}]$", text))
+        if sign in "xU" and behind in ("{41}", "00000041"):
+            rows += [(rf"^[\{sign}{behind}]$", char) for char in (sign, *behind)]
+        for pattern, said in rows:
+            schema = json.dumps({"pattern": pattern})
+            found = try_one(vocabulary, Constraint("json_schema", schema, strict=True, param="x"), {})
+            if not found.error:
+                matcher = new_matcher(vocabulary, found.text)
+                assert takes(matcher, tokenizer, json.dumps(said)), (pattern, said)
+
+
+NAMES = ["alpha", "digit", "space", "punct", "word", "xdigit", "nope", "a"]
+MEMBERS = st.one_of(
+    st.builds("[:{}{}:]".format, st.sampled_from(["", "^"]), st.sampled_from(NAMES)),
+    st.sampled_from(["[", "[.a.]", "[=a=]", "[a-z]", "[a", "a", "0-9", r"\d", "_", ":", r"\[", "a-z"]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(["[", "[^"]), st.lists(MEMBERS, min_size=1, max_size=3).map("".join), st.booleans())
+def test_a_bracket_within_a_class_of_a_schema_is_refused(begin, members, is_name):
+    """To ECMA it is a sign of the class, and a class by name ends at its first bracket."""
+    pattern = f"^{begin}{members}]{{2}}$"
+    schema = {"patternProperties": {pattern: {}}} if is_name else {"pattern": pattern}
+    why = misread_in_schema(schema)
+    if re.search(r"(?<!\\)\[", members):
+        assert "in a class must stand for its" in why and r"write \[" in why
+    else:
+        assert "must stand for its" not in why
