@@ -61,6 +61,14 @@ _IN_WORDS = (  # where the library shows its own trees, types and parts
         re.compile(r"range end must be >= start, got \((\d+), (\d+)\)"),
         r"a repetition must not end before it begins, got {\1,\2}; write {\2,\1}",
     ),
+    (
+        re.compile(r'min/maxProperties only supported when all keys listed in "properties" are required'),
+        "min/maxProperties only count where all names of properties are in required, or one more must come or may",
+    ),
+    (  # said of objects that there are, where what it cannot count is left out
+        re.compile(r"Unsatisfiable schema: minProperties \(\d+\) is greater than number of properties \(\d+\)"),
+        "minProperties asks for names that are not in required; put them there, or leave minProperties out",
+    ),
     (re.compile(r"Unsatisfiable schema: anyOf is empty"), "no value can be of an empty type, enum or anyOf; allow one"),
     (re.compile(r"invalid multiple of$"), "multipleOf must be more than 0; use another, or leave it out"),
     (re.compile(r"Expected f64 for "), "Expected a number for "),

@@ -11,6 +11,7 @@ import msgspec
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.bounds import fractions, hold_bounds
+from jaxinfer.text.grammar.counts import settle_counts
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.grammar.ecma import as_ecma
 from jaxinfer.text.grammar.endless import may_recur, without_endless
@@ -38,7 +39,7 @@ _NUMBER = re.compile(  # or a string, of what json.dumps writes; integers of 64 
 _COUNTS = {f"{end}{what}" for end in ("min", "max") for what in ("Length", "Items", "Properties")}
 _MAY_CHANGE = re.compile(  # as _as_meant writes it
     r'\d{10}|\d[eE]|"format": "(?:date|time|hostname)|'
-    r'"(?:pattern|exclusiveM|propertyN|\$?id": "|\$ref": "[^"]+(?:[^!-~]|[#%<>[\]\\^`{|}])|'
+    r'"(?:pattern|exclusiveM|propertyN|m(?:in|ax)P|\$?id": "|\$ref": "[^"]+(?:[^!-~]|[#%<>[\]\\^`{|}])|'
     r'\$schema": "(?!http(?:s://json-schema\.org/draft/2020-12|://json-schema\.org/draft-07)/schema#?"))'
 )
 _NOTE = "as it is written here: "  # begins the comment of a part that `guided` has changed
@@ -118,7 +119,8 @@ def _as_meant(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
     schema = copy.deepcopy(schema)
     beside = fractions(placeless(schema))
     for part in placeless(schema):
-        _note(part, make_readable(part, strict=strict) + hold_bounds(part, beside), strict)
+        changes = make_readable(part, strict=strict) + hold_bounds(part, beside)
+        _note(part, changes + settle_counts(part, strict=strict), strict)
         if isinstance(part.get("pattern"), str):
             part["pattern"] = quotable(as_ecma(part["pattern"]))
         if isinstance(names := part.get("patternProperties"), dict):

@@ -1,0 +1,71 @@
+"""Counts: what is followed of minProperties and maxProperties holds, and no object that there is is called none."""
+
+import itertools
+import json
+
+import jsonschema_rs
+import pytest
+
+from jaxinfer.text.grammar.compiler import new_matcher
+from jaxinfer.text.grammar.counts import settle_counts
+from jaxinfer.text.grammar.source import Constraint
+from jaxinfer.text.grammar.trial import try_one
+from tests.support.grammars import takes
+
+NAMES = "abc"
+ANSWERS = [
+    json.dumps(dict.fromkeys(names, 1), separators=(",", ":"))
+    for names in itertools.chain.from_iterable(itertools.combinations(NAMES, size) for size in range(4))
+]
+
+
+def schemas():
+    """Each count of an object with up to three names, all of them listed or not."""
+    for size, least, most, is_open in itertools.product(range(1, 4), range(5), [None, *range(5)], [False, True]):
+        for required in itertools.chain.from_iterable(itertools.combinations(NAMES[:size], n) for n in range(size + 1)):
+            schema = {"type": "object", "properties": {name: {"enum": [1]} for name in NAMES[:size]}}
+            schema |= {"required": list(required), "additionalProperties": is_open and {"enum": [1]}}
+            yield schema | {"minProperties": least} | ({} if most is None else {"maxProperties": most})
+
+
+def tried(vocabulary, schema, *, strict):
+    return try_one(vocabulary, Constraint("json_schema", json.dumps(schema), strict, param="x"), {})
+
+
+def test_a_count_is_held_to_or_told_of(vocabulary, tokenizer):
+    for schema in schemas():
+        validator = jsonschema_rs.validator_for(schema)
+        good = {answer for answer in ANSWERS if validator.is_valid(json.loads(answer))}
+        strict, lenient = (tried(vocabulary, schema, strict=strict) for strict in (True, False))
+        for found in (strict, lenient):
+            if not found.error:
+                matcher = new_matcher(vocabulary, found.text)
+                taken = {answer for answer in ANSWERS if takes(matcher, tokenizer, answer)}
+                assert good <= taken and (taken == good or found.warnings), schema
+        assert not (good and lenient.error), (schema, lenient.error)
+        assert "number of properties" not in strict.error + lenient.error
+
+
+@pytest.mark.parametrize(
+    ("counts", "required"), [({"minProperties": 3}, "b"), ({"minProperties": 3.0}, ""), ({"maxProperties": 3}, "abc")]
+)
+def test_a_count_that_says_the_same_as_required_is_followed(counts, required):
+    part = {"properties": dict.fromkeys(NAMES, {}), "required": [*required], "additionalProperties": False, **counts}
+    assert settle_counts(part, strict=True) == []
+    assert part["required"] == [*NAMES] and not part.keys() & counts.keys()
+
+
+@pytest.mark.parametrize("place", ["properties", "items", "anyOf"])
+def test_what_is_left_out_is_told_with_its_place(vocabulary, place):
+    part = {"type": "object", "properties": dict.fromkeys(NAMES, {"type": "null"}), "additionalProperties": False}
+    schema = {place: [part | {"minProperties": 2}] if place == "anyOf" else part | {"minProperties": 2}}
+    schema = {"properties": {"a": part | {"minProperties": 2}}} if place == "properties" else schema
+    (said,) = tried(vocabulary, schema, strict=False).warnings
+    assert said.startswith("minProperties 2 is left out, since not all names of properties are in required, at '#/")
+    assert "min/maxProperties only count where" in tried(vocabulary, schema, strict=True).error
+
+
+def test_what_other_parts_list_is_told_of_in_words_that_are_true(vocabulary):
+    closed = {"properties": dict.fromkeys(NAMES, {"type": "null"}), "additionalProperties": False}
+    schema = {"type": "object", **closed, "allOf": [{"minProperties": 2}]}
+    assert "minProperties asks for names that are not in required" in tried(vocabulary, schema, strict=False).error
