@@ -338,6 +338,7 @@ class EngineCommand(GroupedCommand):
             raise
 
 
+_FAULT = "  - "  # begins a line on what stands in a file, whose keys may have the names of settings
 # of more than one word, since the others are words too; no part of a path, a quoted word or a file's "x.toml: NAME";
 # taken with the flag where that stands behind already
 _NAMED = re.compile(
@@ -348,14 +349,18 @@ _NAMED = re.compile(
 def as_given(message: str, sources: Mapping[str, str]) -> str:
     """A message with its settings spelt as the user may spell them: the variable that set one, else the flag.
 
-    sources: of Resolved. A file's key is the name itself.
+    sources: of Resolved. A key of the --config file is the name itself, and so is one of the model's files.
     """
 
     def given(found: re.Match[str]) -> str:
         source = sources.get(found[1], flag_of(found[1]))
         return source if source.startswith(("--", "JAXINFER_")) else found[1]
 
-    return _NAMED.sub(given, message)
+    def line_given(line: str) -> str:
+        is_of_file = line.startswith(_FAULT)
+        return line.replace("(hf_overrides)", "(--hf-overrides)", 1) if is_of_file else _NAMED.sub(given, line)
+
+    return "\n".join(map(line_given, message.split("\n")))
 
 
 NAME_FLAG = "--served-model-name"

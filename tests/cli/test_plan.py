@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jaxinfer.cli import cards, main
+from jaxinfer.config import SETTINGS
 from jaxinfer.models.known import KNOWN, known_config, nearest, unsupported
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime import nvidia
@@ -222,6 +223,24 @@ def test_an_unknown_card_is_named_with_the_nearest_and_a_way_to_plan_for_it(cli,
 
 def test_a_misspelt_cpu_is_no_card(cli, folder):
     assert cli("plan", folder, "--for", "cpuu").last_line == "error: unknown --for 'cpuu', did you mean 'cpu'?"
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name not in ("hf_overrides", "dtype")])
+@pytest.mark.parametrize("value", [7, "x page_size y", {"num_pages": 1}])
+def test_a_fault_of_a_file_names_its_key_as_it_stands_there(cli, folder, name, value):
+    """A key that has the name of a setting too, and the cure that is shown takes it out."""
+    file = Path(folder, "config.json")
+    file.write_text(json.dumps(QWEN3_8B | {name: value}))
+    outcome = cli("plan", folder, "--for", "h100")
+    if outcome.code == 0:  # a key that says nothing of what is computed
+        return
+    assert f"\n  - {name} is not a key this architecture knows, got " in outcome.err
+    assert "page_size" in outcome.err or "page_size" not in str(value)
+    assert """--hf-overrides '{"KEY": VALUE}', null for a key""" in outcome.last_line
+    assert cli("plan", folder, "--for", "h100", "--hf-overrides", json.dumps({name: None})).code == 0
+    file.write_text(json.dumps(QWEN3_8B))
+    outcome = cli("plan", folder, "--for", "h100", "--hf-overrides", json.dumps({name: value}))
+    assert f"\n  - {name} (--hf-overrides) is not a key this architecture knows, got " in outcome.err
 
 
 def test_without_a_gpu_this_machine_is_planned_for(cli, folder, monkeypatch):
