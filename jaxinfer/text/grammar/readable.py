@@ -6,6 +6,8 @@ import re
 from typing import Any
 from urllib.parse import quote
 
+from jaxinfer.text.grammar.anchors import SIGN, has_anchor_within
+
 _DRAFT = re.compile(r"https?://json-schema\.org/(draft-0[467]|draft/20(?:19-09|20-12))/schema#?")
 _LATEST = re.compile(r"https?://json-schema\.org/schema#?")
 # A base as RFC 3986 has it, but for hosts in brackets. A colon in its first part is a scheme's; behind # there is
@@ -19,8 +21,8 @@ _URI = re.compile(
 )
 _NOT_IN_URIS = re.compile(r"%(?![0-9A-Fa-f]{2})|[^!-~]|[\"#<>\[\]\\^`{|}]")
 _SAYS_NOTHING = {"type", "title", "description", "$comment", "$schema", "default", "examples", "deprecated"}
-# An escape, a class, which goes on to the end where nobody closes it, look-around, any other
-_SIGN = re.compile(r"\\(?:k<|.)|\[\^?\]?(?:\\.|[^\]\\])*(?:\]|\\?\Z)|\(\?<?[=!]|.", re.DOTALL)
+# An escape, a class, which goes on to the end where nobody closes it, look-around, groups and repetitions, any other
+_SIGN = re.compile(rf"\\(?:k<|.)|\[\^?\]?(?:\\.|[^\]\\])*(?:\]|\\?\Z)|\(\?<?[=!]|{SIGN}|.", re.DOTALL)
 _BACK = re.compile(r"\\(?:[1-9]|k<)")
 _LOOKS = ("(?=", "(?!", "(?<=", "(?<!")
 
@@ -81,4 +83,8 @@ def _needs(pattern: str) -> str:
     signs = _SIGN.findall(pattern)
     if any(sign in _LOOKS for sign in signs):
         return "look-around"
-    return "backreferences" if any(map(_BACK.match, signs)) else ""
+    if any(map(_BACK.match, signs)):
+        return "backreferences"
+    if not {r"\b", r"\B"}.isdisjoint(signs):
+        return r"the ends of words (\b, \B)"
+    return "^ or $ within an expression" if has_anchor_within(signs) else ""

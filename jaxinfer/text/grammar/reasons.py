@@ -39,6 +39,14 @@ _FORCED = re.compile(r"[Tt]oo many items \(limit \d+; ff_tokens\)")  # while it 
 _IN_WORDS = (  # where the library shows its own trees, types and parts
     (re.compile(r"Regex is empty: .*"), "no text is of all its patterns and bounds"),
     (re.compile(r"unrecognized escape sequence: (?=.*\\k<)"), "backreferences are not supported: "),
+    (
+        re.compile(r"lookarounds not supported yet; Word\w+ in regex "),
+        r"the ends of words (\\b, \\B) are not supported in a regular expression, here in ",
+    ),
+    (
+        re.compile(r"lookarounds not supported yet; \w+ in regex "),
+        "^ or $ within an expression is not supported, but at its begin and end, here in ",
+    ),
     (re.compile(r"integer interval .* contains no integer values"), "no integer is between its bounds"),
     (re.compile(r"Failed to generate regex for .*"), "its numbers' bounds are too far from 0; bring them nearer"),
     (

@@ -309,6 +309,8 @@ def refused() -> list[Case]:
         r"^(?=.*\d)\w+$": ("look-around", ("a1", "1", "x9y"), ("a", "")),
         r"(?<!a)b$": ("look-around", ("b", "cb", "a b"), ("ab", "c")),
         r"^([a-c])\1$": ("backreferences", ("aa", "bb", "cc"), ("ab", "a")),
+        r"\bcat\b": ("the ends of words", ("cat", "a cat", "cat!"), ("cats", "a")),
+        r"(^a|,b)*$": ("^ or $ within", ("a", ",b", "a,b"), ()),
     }
     rows += [(why, word | {"pattern": text}, good, (1, []), bad) for text, (why, good, bad) in turned.items()]
     found = [Case(f"strict refuses {name}", *rest[:3], name, rest[3]) for name, *rest in rows]
