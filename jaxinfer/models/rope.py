@@ -1,22 +1,20 @@
 """Rotary positions as config.json describes them, in both styles of transformers. The mathematics: layers/rope.py."""
 
 import math
+from typing import Any
 
 from jaxinfer.layers.spec import Rope
 from jaxinfer.models.config import CHECK, HFConfig
 
 KINDS = ("default", "linear", "llama3", "yarn")
+_ANYWHERE = {"rope_theta", "partial_rotary_factor", "original_max_position_embeddings"}  # at the top too
 DEFAULT_THETA = 10_000.0  # of transformers, for a config.json that names none
 
 
 def rope_from_hf(config: HFConfig, max_position: int) -> Rope:
     """Read rope_theta and rope_scaling (transformers 4) or rope_parameters (5); faults go to `config`."""
     old, new = config.section("rope_scaling"), config.section("rope_parameters")
-    if old and new and config.value("rope_scaling") != config.value("rope_parameters"):
-        config.refuse("rope_scaling", "must agree with rope_parameters", "delete the wrong one")
-    if old and new:
-        old.value("rope_theta")  # the same object twice: one reading is enough
-    section = new or old
+    section = _joined(config, old, new) if old and new else new or old
     theta = _agreed(config, section, "rope_theta", DEFAULT_THETA)
     if _agreed(config, section, "partial_rotary_factor", 1.0) != 1.0:
         where = section if section and section.has("partial_rotary_factor") else config
@@ -30,6 +28,22 @@ def rope_from_hf(config: HFConfig, max_position: int) -> Rope:
     rope = _READERS[kind](section, theta, original, max_position)
     section.finish()
     return rope
+
+
+def _joined(config: HFConfig, old: HFConfig, new: HFConfig) -> HFConfig:
+    """Both as one, of which the newer counts where they contradict each other, and that is refused."""
+    said_before, said = ({key: one.value(key) for key in one.names() if one.has(key)} for one in (old, new))
+    if _compared(said_before, said) != _compared(said, said_before):
+        config.refuse("rope_scaling", "must agree with rope_parameters", "delete the wrong one")
+        return new
+    return HFConfig(said_before | said, "rope_parameters.", config.faults)
+
+
+def _compared(said: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """What must be the same in the other: its kind under one name, and what may stand elsewhere only if both have it."""
+    kind = said.get("rope_type", said.get("type", "default"))
+    skipped = {"type", *(_ANYWHERE - other.keys())}
+    return {key: value for key, value in said.items() if key not in skipped} | {"rope_type": kind}
 
 
 def _kind(section: HFConfig) -> str | None:

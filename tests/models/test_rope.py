@@ -75,3 +75,48 @@ def test_angles_of_far_positions_are_not_rounded_to_bfloat16() -> None:
     cos, _ = rope.rotation(Rope(), 8, jnp.array([257]))
     assert cos.dtype == jnp.float32
     assert float(cos[0, 0, 0]) == pytest.approx(math.cos(257), abs=1e-5)
+
+
+SECTIONS = [
+    {"rope_type": "default"},
+    {"rope_type": "linear", "factor": 2.0},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    | {"original_max_position_embeddings": 64},
+]
+THETA = 500_000.0
+OTHER = {"rope_type": "yarn", "factor": 3.0, "rope_theta": 7.0, "original_max_position_embeddings": 32}
+
+
+def joined(section: dict[str, Any], left_out: tuple[str, ...], oldest: bool, top: bool) -> dict[str, Any]:
+    """Of a section, both styles of it: keys that stand elsewhere too are left out of the older."""
+    old = {key: value for key, value in section.items() if key not in left_out}
+    old = {"type" if key == "rope_type" and oldest else key: value for key, value in old.items()}
+    return {"rope_scaling": old, "rope_parameters": section} | ({"rope_theta": THETA} if top else {})
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("left_out", [("rope_theta",), ("rope_theta", "original_max_position_embeddings"), ()])
+@pytest.mark.parametrize("oldest", [False, True])
+@pytest.mark.parametrize("top", [False, True])
+def test_two_sections_that_do_not_contradict_each_other_are_one(section, left_out, oldest, top) -> None:
+    whole = section | {"rope_theta": THETA, "partial_rotary_factor": None}
+    raw = joined(whole, left_out, oldest, top) | {"max_position_embeddings": 256}
+    expected = read({"rope_parameters": whole, "max_position_embeddings": 256})
+    assert read(raw) == expected
+    assert read(raw | {"rope_scaling": raw["rope_parameters"], "rope_parameters": raw["rope_scaling"]}) == expected
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("key", ["rope_type", "factor", "rope_theta", "original_max_position_embeddings"])
+def test_a_real_contradiction_is_refused(section, key) -> None:
+    whole = section | {"rope_theta": THETA}
+    if OTHER[key] == whole.get(key) or (key == "original_max_position_embeddings" and key not in whole):
+        return
+    config = HFConfig(joined(whole | {key: OTHER[key]}, (), False, False) | {"rope_parameters": whole})
+    rope_from_hf(config, 256)
+    assert [fault for fault in config.faults if fault.startswith("rope_scaling must agree with rope_parameters, got ")]
+    config = HFConfig({"rope_scaling": section, "rope_parameters": whole, "rope_theta": 7.0})
+    rope_from_hf(config, 256)
+    (fault,) = config.faults
+    assert fault.startswith("rope_theta must agree with the one in the rope section")
