@@ -165,7 +165,8 @@ class LLM:
         template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or a list of them, under the model's chat template. Messages are read as the server
-        reads those of a chat; results of tools need no ids.
+        reads those of a chat, but results of tools need no tool_call_id here, as in Hugging Face's form; the server
+        requires it, as OpenAI's type does.
 
         tools, tool_choice, parallel_tool_calls: as in OpenAI's API. Thoughts and calls come apart from the text.
         """

@@ -40,7 +40,7 @@ def _joined(config: HFConfig, old: HFConfig, new: HFConfig) -> HFConfig:
 
 
 def _compared(said: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """What must be the same in the other: its kind under one name, and what may stand elsewhere only if both have it."""
+    """What the other must say too: its kind under one name, and what may stand elsewhere only if both have it."""
     kind = said.get("rope_type", said.get("type", "default"))
     skipped = {"type", *(_ANYWHERE - other.keys())}
     return {key: value for key, value in said.items() if key not in skipped} | {"rope_type": kind}

@@ -153,8 +153,9 @@ def test_no_control_character_stands_for_itself_in_any_text(vocabulary, tokenize
 NAMES = ["Cyrillic", "Hiragana", "Greek", "sc=Latin", "Script=Latin", "scx=Thai", "ID_Start", "gc=Letter", "Lu", "Any"]
 NAMES += ["XID_Continue", "Emoji", "Alphabetic", "Script_Extensions=Greek", "General_Category=Decimal_Number"]
 KNOWN = {"sc=Latin": "a", "ID_Start": "a", "Cyrillic": "ж", "Hiragana": "あ", "gc=Letter": "a", "Alphabetic": "ж"}
-PIECES = [r"\p{", r"\P{", r"\u{", r"\x{", r"\u", r"\ud83d", r"\ude00", r"\c", "J", "[", "]", "^", "}", "-", "(", ")", "?"]
-PIECES += ["Cyrillic", "12345678", "9" * 5000, "{", ",", "a", "\\", r"\b", "|", "$", ":alpha:", "*", r"\U", "٣"]
+PIECES = [r"\p{", r"\P{", r"\u{", r"\x{", r"\u", r"\ud83d", r"\ude00", r"\c", "J", "[", "]", "^", "}", "-"]
+PIECES += ["(", ")", "?", "Cyrillic", "12345678", "9" * 5000, "{", ",", "a", "\\", r"\b", "|", "$", ":alpha:", "*"]
+PIECES += [r"\U", "٣"]
 
 
 @given(st.sampled_from(["p", "P"]), st.sampled_from(NAMES) | st.text("abcXYZ_=", min_size=1, max_size=40))
