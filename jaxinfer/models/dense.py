@@ -264,6 +264,8 @@ def _read_other_names(config: HFConfig, sizes: Mapping[str, float]) -> None:
 
 
 def _head_dim(config: HFConfig, hidden: int, heads: int) -> int:
+    if not config.has("head_dim") and config.value("hidden_size") is not hidden:
+        return 2  # of a hidden_size that is refused by its own name
     if not config.has("head_dim") and hidden % heads:
         config.refuse("head_dim", f"must be given when {heads} heads do not divide hidden_size {hidden}", "add it")
         return 2

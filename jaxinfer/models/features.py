@@ -56,7 +56,7 @@ IMAGES = Feature(
     ),
     ("VL", "Vision", "Llava"),
 )
-AUDIO = Feature("audio", ("audio_config",), ("audio_token_id", "audio_token_index"), ("Audio", "Omni", "Whisper"))
+AUDIO = Feature("sounds", ("audio_config",), ("audio_token_id", "audio_token_index"), ("Audio", "Omni", "Whisper"))
 NEXT_TOKENS = Feature(
     "layers that predict several tokens",
     ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"),
@@ -97,7 +97,7 @@ _IN_THE_FAMILY = (DRAFT, EXPERTS, IMAGES, AUDIO, NEXT_TOKENS, LATENT, RECURRENT,
 def refuse_features(config: HFConfig) -> None:
     """Record a fault for each feature that the model has; what is switched off is read with all that belongs to it."""
     for feature in _IN_THE_FAMILY:
-        switches = [key for key in feature.switches if config.has(key) and config.value(key) != []]
+        switches = [key for key in feature.switches if key in config.names() and config.value(key) != []]
         for key in feature.switches:
             off = config.is_off(key)  # which reads it
             if feature.has(key, config.given(key), config.num_layers) if key in feature.usual else not off:

@@ -84,7 +84,7 @@ GENERATING = IGNORED | SAMPLING_FIELDS | STRUCTURED
 # Known from OpenAI, vLLM, SGLang or llama.cpp, for chat and completions alike.
 REFUSED: dict[str, Refusal] = {
     "use_beam_search": Refusal((False,)),
-    "best_of": Refusal(cure="set n"),
+    "best_of": Refusal((1,), cure="set n"),
     "beam_width": Refusal(),
     "length_penalty": Refusal((1,)),
     "early_stopping": Refusal((False,)),

@@ -95,7 +95,7 @@ def _read_format(value: dict[str, Any]) -> dict[str, Any]:
         return {kind: value.get(kind, value.get("pattern"))}
     raise invalid(
         "response_format.type",
-        "text, json_object, json_schema or structural_tag",
+        "text, json_object, json_schema, structural_tag, regex, choice or grammar",
         kind,
         cure="leave response_format out for text",
     )

@@ -340,6 +340,7 @@ def test_all_faults_are_reported_at_once() -> None:
         {"activation": "swiglu"},
         {"activation": "silu", "hidden_act": "swish"},
         {"num_nextn_predict_layers": 0},
+        {"num_experts": None, "norm_topk_prob": True},
         {"num_experts": 0, "num_experts_per_tok": 8, "norm_topk_prob": True, "moe_intermediate_size": 768},
         {"mlp_only_layers": [], "decoder_sparse_step": 0},
         {"quantization_config": {}, "compression_config": {}},
@@ -488,3 +489,12 @@ def test_any_json_is_read_or_refused_and_never_crashes(
         assert isinstance(config_from_hf(changed), DenseConfig)
     except CheckpointError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size"])
+@pytest.mark.parametrize("value", ["4096", True, 4096.5, 0, [1, 2], {}])
+def test_a_value_of_a_wrong_type_is_one_fault(key, value) -> None:
+    raw = {**QWEN3_8B, "head_dim": None, "num_key_value_heads": None, key: value}
+    with pytest.raises(CheckpointError) as refusal:
+        config_from_hf(raw)
+    assert str(refusal.value).count("\n  - ") == str(refusal.value).count(f"\n  - {key} must be an integer in ") == 1
