@@ -161,6 +161,7 @@ HARMLESS = frozenset([
     "use_bfloat16",
 ])
 # fmt: on
+_OLD_NAMES = {"LLaMAForCausalLM": "LlamaForCausalLM"}  # of the first conversions
 
 
 def architecture_of(raw: Mapping[str, Any]) -> str | None:
@@ -170,7 +171,8 @@ def architecture_of(raw: Mapping[str, Any]) -> str | None:
     """
     if raw.get("architectures") in (None, []):
         return next((name for name, traits in TRAITS.items() if traits.model_type == raw.get("model_type")), None)
-    given = first_architecture(raw)
+    first = first_architecture(raw)
+    given = _OLD_NAMES.get(first or "", first)
     whole = (given or "").removesuffix("Model") + "ForCausalLM"
     return whole if is_headless(raw) and whole in TRAITS else given
 

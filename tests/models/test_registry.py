@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 
 from jaxinfer.errors import CheckpointError
 from jaxinfer.models import registry
-from jaxinfer.models.dense import TRAITS
+from jaxinfer.models.dense import TRAITS, config_from_hf
 from jaxinfer.models.registry import dense, family_for, register
+
+LLAMA = {
+    "model_type": "llama",
+    **{"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+    **{"max_position_embeddings": 64, "rms_norm_eps": 1e-6, "torch_dtype": "float32"},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +91,11 @@ def test_what_an_unknown_architecture_has_that_ours_do_not_is_said(
 def test_what_a_type_alone_has_that_ours_do_not_is_said(kind: str, said: str) -> None:
     with pytest.raises(CheckpointError, match=f"got none and model_type '{kind}', which {said}"):
         family_for({"model_type": kind})
+
+
+def test_the_old_spelling_of_llama_is_llama() -> None:
+    old, new = (LLAMA | {"architectures": [name]} for name in ("LLaMAForCausalLM", "LlamaForCausalLM"))
+    assert family_for(old) is dense and config_from_hf(old) == config_from_hf(new)
 
 
 def test_a_body_and_a_type_alone_are_of_the_family_of_the_whole_model() -> None:

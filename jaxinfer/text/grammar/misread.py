@@ -65,7 +65,7 @@ def _not_ecmas(sign: str, depth: int) -> str:
         return f"{sign} must be a class by itself, as ECMA has it, and is read on to the next ]; write {sign[:-1]}\\]"
     if depth and sign.startswith("[:"):
         law = f"{sign} in a class must stand for its signs, as ECMA has it"
-        return f"{law}, and is read as a class by its name; write \\[ for the bracket, or the characters of that class"
+        return f"{law}, and is read as a class by name; write \\[ for [, or the class's characters"
     if depth and sign.startswith(_SETS):
         return f"{sign[:2]} in a class must stand for itself, and is read as a set of classes; write \\{sign[0]}"
     return ""
