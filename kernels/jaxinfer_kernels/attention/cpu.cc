@@ -37,74 +37,126 @@ struct Decode {
   int64_t heads, kv_heads, width, page, pages, layer, table_width, window;
 };
 
+// A head's queries [WIDTH] of pairs of vectors, or its sums.
 template <int LANES, int WIDTH>
-INLINE float dot(const Pair<LANES>* query, const bf16* key) {
-  typename Lanes<LANES>::Floats sum = {};
+using Heads = Pair<LANES>[kMostQueries][WIDTH];
+
+// Scores of TOKENS keys with COUNT queries: a key is widened once for all of them, and sums do not wait for each other.
+template <int LANES, int WIDTH, int COUNT, int TOKENS>
+INLINE void score(const Pair<LANES> (*queries)[WIDTH], const bf16* keys, int64_t stride, float (*scores)[kMostPage],
+                  int64_t at) {
+  typename Lanes<LANES>::Floats sums[TOKENS][COUNT] = {};
   UNROLL for (int w = 0; w < WIDTH; ++w) {
-    const auto values = widened<LANES>(key + w * 2 * LANES);
-    sum += query[w].even * values.even;
-    sum += query[w].odd * values.odd;
+    UNROLL for (int t = 0; t < TOKENS; ++t) {
+      const auto key = widened<LANES>(keys + (at + t) * stride + w * 2 * LANES);
+      UNROLL for (int i = 0; i < COUNT; ++i) sums[t][i] += queries[i][w].even * key.even;
+      UNROLL for (int i = 0; i < COUNT; ++i) sums[t][i] += queries[i][w].odd * key.odd;
+    }
   }
-  return total<LANES>(sum);
+  UNROLL for (int t = 0; t < TOKENS; ++t)
+    UNROLL for (int i = 0; i < COUNT; ++i) scores[i][at + t] = total<LANES>(sums[t][i]);
+}
+
+// Turns scores of a page into weights, with the largest score yet as 1, and what was summed before accordingly.
+template <int LANES, int WIDTH>
+INLINE void weigh(float* scores, int64_t first, int64_t count, float& most, float& weights, Pair<LANES>* sums) {
+  float top = most;
+  for (int64_t t = first; t < count; ++t) top = std::max(top, scores[t]);
+  const float shrink = std::exp(most - top);
+  UNROLL for (int w = 0; w < WIDTH; ++w) {
+    sums[w].even *= shrink;
+    sums[w].odd *= shrink;
+  }
+  weights *= shrink;
+  most = top;
+  for (int64_t t = first; t < count; t += LANES) {
+    typename Lanes<LANES>::Floats weight;
+    for (int j = 0; j < LANES; ++j) weight[j] = t + j < count ? scores[t + j] - top : -87.0f;
+    weight = exponential<LANES>(weight);
+    for (int64_t j = 0; j < std::min<int64_t>(LANES, count - t); ++j) weights += scores[t + j] = weight[j];
+  }
+}
+
+// Adds a page's values, weighted, to the sums of COUNT queries: a value is widened once for all of them.
+template <int LANES, int WIDTH, int COUNT>
+INLINE void add(const float (*weights)[kMostPage], const bf16* values, int64_t stride, int64_t first, int64_t count,
+                Pair<LANES> (*sums)[WIDTH]) {
+  for (int w = 0; w < WIDTH; ++w) {
+    Pair<LANES> some[COUNT];
+    UNROLL for (int i = 0; i < COUNT; ++i) some[i] = sums[i][w];
+    for (int64_t t = first; t < count; ++t) {
+      const auto value = widened<LANES>(values + t * stride + w * 2 * LANES);
+      UNROLL for (int i = 0; i < COUNT; ++i) {
+        some[i].even += weights[i][t] * value.even;
+        some[i].odd += weights[i][t] * value.odd;
+      }
+    }
+    UNROLL for (int i = 0; i < COUNT; ++i) sums[i][w] = some[i];
+  }
 }
 
 // LANES: of a vector of the instruction set; the compiler keeps longer ones in memory. WIDTH: pairs of vectors of a head.
 template <int LANES, int WIDTH>
-INLINE void attend(const Decode& d, int64_t row, int64_t kv_head) {
-  const int64_t queries = d.heads / d.kv_heads, length = d.lengths[row];
-  const bf16* q = d.q + (row * d.heads + kv_head * queries) * d.width;
-  bf16* out = d.out + (row * d.heads + kv_head * queries) * d.width;
-  const float scale = 1.0f / std::sqrt(float(d.width));
-  Pair<LANES> sums[kMostQueries][WIDTH] = {};
+struct Attention {
+  const Decode& d;
+  const int64_t row, kv_head;
+  Heads<LANES, WIDTH> queries, sums = {};
   float most[kMostQueries], weights[kMostQueries] = {};
-  for (int64_t i = 0; i < queries; ++i) most[i] = -3.0e38f;
-  const int64_t low = d.window ? std::max<int64_t>(0, length - d.window) : 0;
-  for (int64_t at = low / d.page; at * d.page < length; ++at) {
-    const int64_t page = d.table[d.slots[row] * d.table_width + at];
-    const int64_t place = ((d.layer * d.pages + page) * d.kv_heads + kv_head) * d.page * d.width;
-    const int64_t first = std::max<int64_t>(0, low - at * d.page);
-    const int64_t count = std::min<int64_t>(d.page, length - at * d.page);
-    const bf16 *keys = d.k + place, *values = d.v + place;
-    for (int64_t i = 0; i < queries; ++i) {
-      Pair<LANES> query[WIDTH];
-      UNROLL for (int w = 0; w < WIDTH; ++w) {
-        query[w] = widened<LANES>(q + i * d.width + w * 2 * LANES);
-        query[w].even *= scale;
-        query[w].odd *= scale;
-      }
-      alignas(64) float scores[kMostPage];
-      for (int64_t t = first; t < count; ++t) scores[t] = dot<LANES, WIDTH>(query, keys + t * d.width);
-      float top = most[i];
-      for (int64_t t = first; t < count; ++t) top = std::max(top, scores[t]);
-      const float shrink = std::exp(most[i] - top);
-      UNROLL for (int w = 0; w < WIDTH; ++w) {
-        sums[i][w].even *= shrink;
-        sums[i][w].odd *= shrink;
-      }
-      weights[i] *= shrink;
-      most[i] = top;
-      for (int64_t t = first; t < count; t += LANES) {
-        typename Lanes<LANES>::Floats weight;
-        for (int j = 0; j < LANES; ++j) weight[j] = t + j < count ? scores[t + j] - top : -87.0f;
-        weight = exponential<LANES>(weight);
-        for (int64_t j = 0; j < std::min<int64_t>(LANES, count - t); ++j) {
-          weights[i] += weight[j];
-          UNROLL for (int w = 0; w < WIDTH; ++w) {
-            const auto value = widened<LANES>(values + (t + j) * d.width + w * 2 * LANES);
-            sums[i][w].even += weight[j] * value.even;
-            sums[i][w].odd += weight[j] * value.odd;
-          }
-        }
+
+  // What a page's tokens from first to count are to COUNT queries from one on.
+  template <int COUNT>
+  INLINE void take(int64_t from, const bf16* keys, const bf16* values, int64_t first, int64_t count) {
+    alignas(64) float scores[COUNT][kMostPage];
+    int64_t t = first;
+    for (; t + 1 < count; t += 2) {
+      // The processor sees no stream in how values are read.
+      if (from == 0)
+        for (int64_t at = t * d.width; at < (t + 2) * d.width; at += 64 / sizeof(bf16)) __builtin_prefetch(values + at);
+      score<LANES, WIDTH, COUNT, 2>(queries + from, keys, d.width, scores, t);
+    }
+    if (t < count) score<LANES, WIDTH, COUNT, 1>(queries + from, keys, d.width, scores, t);
+    for (int i = 0; i < COUNT; ++i)
+      weigh<LANES, WIDTH>(scores[i], first, count, most[from + i], weights[from + i], sums[from + i]);
+    add<LANES, WIDTH, COUNT>(scores, values, d.width, first, count, sums + from);
+  }
+
+  INLINE void run() {
+    const int64_t count = d.heads / d.kv_heads, length = d.lengths[row];
+    const bf16* q = d.q + (row * d.heads + kv_head * count) * d.width;
+    bf16* out = d.out + (row * d.heads + kv_head * count) * d.width;
+    const float scale = 1.0f / std::sqrt(float(d.width));
+    for (int64_t i = 0; i < count; ++i) {
+      most[i] = -3.0e38f;
+      for (int w = 0; w < WIDTH; ++w) {
+        queries[i][w] = widened<LANES>(q + i * d.width + w * 2 * LANES);
+        queries[i][w].even *= scale;
+        queries[i][w].odd *= scale;
       }
     }
+    const int64_t low = d.window ? std::max<int64_t>(0, length - d.window) : 0;
+    for (int64_t at = low / d.page; at * d.page < length; ++at) {
+      const int64_t page = d.table[d.slots[row] * d.table_width + at];
+      const int64_t place = ((d.layer * d.pages + page) * d.kv_heads + kv_head) * d.page * d.width;
+      const int64_t first = std::max<int64_t>(0, low - at * d.page);
+      const int64_t last = std::min<int64_t>(d.page, length - at * d.page);
+      int64_t i = 0;
+      for (; i + 4 <= count; i += 4) take<4>(i, d.k + place, d.v + place, first, last);
+      for (; i + 2 <= count; i += 2) take<2>(i, d.k + place, d.v + place, first, last);
+      if (i < count) take<1>(i, d.k + place, d.v + place, first, last);
+    }
+    for (int64_t i = 0; i < count; ++i)
+      for (int w = 0; w < WIDTH; ++w)
+        for (int j = 0; j < LANES; ++j) {
+          bf16* pair = out + i * d.width + (w * LANES + j) * 2;
+          pair[0] = narrow(length > 0 ? sums[i][w].even[j] / weights[i] : 0.0f);
+          pair[1] = narrow(length > 0 ? sums[i][w].odd[j] / weights[i] : 0.0f);
+        }
   }
-  for (int64_t i = 0; i < queries; ++i)
-    for (int w = 0; w < WIDTH; ++w)
-      for (int j = 0; j < LANES; ++j) {
-        bf16* pair = out + i * d.width + (w * LANES + j) * 2;
-        pair[0] = narrow(length > 0 ? sums[i][w].even[j] / weights[i] : 0.0f);
-        pair[1] = narrow(length > 0 ? sums[i][w].odd[j] / weights[i] : 0.0f);
-      }
+};
+
+template <int LANES, int WIDTH>
+INLINE void attend(const Decode& d, int64_t row, int64_t kv_head) {
+  Attention<LANES, WIDTH>{d, row, kv_head}.run();
 }
 
 #define OF_WIDTH(name, lanes, attributes)                               \
