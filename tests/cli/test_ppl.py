@@ -29,6 +29,13 @@ def test_one_token_has_no_standard_error(cli, even, tmp_path):
     assert "nan" not in cli("ppl", str(tmp_path / "a.txt"), str(tmp_path / "b.txt")).out
 
 
+def test_a_terminal_gets_columns_in_the_place_of_markdown(cli, even, tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("x" * 40)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    _, head, line = cli("ppl", str(tmp_path / "a.txt")).out.splitlines()
+    assert head.index("nats/token") == line.index("1.3863") and "|" not in head + line
+
+
 def test_a_line_for_each_file_and_one_for_all(cli, even, tmp_path):
     (tmp_path / "a.txt").write_text("x" * 40)
     (tmp_path / "b.jsonl").write_text('{"body": "abc"}\n{"body": "de"}\n')
