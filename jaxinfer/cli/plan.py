@@ -32,10 +32,12 @@ from jaxinfer.errors import CheckpointError, ConfigError, DeviceError, HubUnreac
 if TYPE_CHECKING:
     from jaxinfer.models.config import ModelConfig
     from jaxinfer.models.registry import Family
+    from jaxinfer.runtime.backends import Backends
     from jaxinfer.runtime.memory import MemoryPlan
 
 LEAST_S = 5e-5  # what the device needs less for, the launches of a step bind: no estimate is printed
 CONTEXT = 1024  # tokens of every sequence in the throughput estimate
+CHANGES = ("lower ", "raise ", "set ", "leave out ")  # begin a cure that is a setting
 CARD_OPTIONS = {"for": "target", "memory": "memory"}
 
 
@@ -66,7 +68,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     try:
         plan = plan_on(config, target, model, family, backends)
     except DeviceError as error:
-        show([("fits", "no"), *known, *needs(config, model, family, target), *source], [])
+        show([("fits", "no"), *known, *needs(config, target, model, family, backends), *source], [])
         said = str(error)
         if target.platform == "gpu":
             cards = fitting_cards(config, model, family, target)
@@ -95,12 +97,15 @@ def print_rows(
         click.echo(f"`jaxinfer plan --list{target or ' --for CARD'}` shows which models fit")
 
 
-def needs(config: EngineConfig, model: "ModelConfig", family: "Family", target: TargetDevice) -> list[tuple[str, str]]:
-    """The rows of memory of a model that does not fit."""
-    from jaxinfer.models.parameters import num_bytes
+def needs(
+    config: EngineConfig, target: TargetDevice, model: "ModelConfig", family: "Family", backends: "Backends"
+) -> list[tuple[str, str]]:
+    """The rows of memory of a model that does not fit: all of it, and what there is."""
+    from jaxinfer.runtime.memory import needs_for
 
-    weights = num_bytes(family.specs(model), config.dtype_for(model.dtype))
-    return [("weights", size_words(weights)), ("free before", free_words(config, target))]
+    free = usable_bytes(config, target)
+    needed = needs_for(config, model, family, platform=target.platform, free=free, backends=backends)
+    return [*needed.rows(), ("free before", free_words(config, target))]
 
 
 def free_words(config: EngineConfig, target: TargetDevice) -> str:
@@ -130,11 +135,13 @@ def fitting_cards(config: EngineConfig, model: "ModelConfig", family: "Family", 
 def with_cards(error: str, cards: list[str], *, is_here: bool) -> str:
     """The error with cures for a card that is planned for: a setting, another card, a smaller model."""
     fact, _, cure = error.partition("; ")
-    settings = [cure] if cure.startswith("lower") or is_here else []
-    if not cards:
-        return f"{fact}; {', or '.join([*settings, 'choose a smaller model'])} (no card of --for holds it alone)"
-    other = f"take a card that holds it (--for {', '.join(cards[:3])})"
-    return "; ".join([fact, ", or ".join([*settings, other, *([] if settings else ["choose a smaller model"])])])
+    is_setting = cure.startswith(CHANGES)
+    found = [cure] if is_setting or is_here else []
+    if cards:
+        found.append(f"take a card that holds it (--for {', '.join(cards[:3])})")
+    if not found or (cards and not is_here and not is_setting):
+        found.append("choose a smaller model" + ("" if cards else " (no card of --for holds it alone)"))
+    return f"{fact}; {', or '.join(found)}"
 
 
 def with_target(error: str, target: str | None) -> str:
@@ -143,10 +150,15 @@ def with_target(error: str, target: str | None) -> str:
 
 
 def with_memory(error: str, memory: str | None) -> str:
-    """The error with the first cure of who gave --memory: more of it. The machine's own memory is none."""
+    """The error with the cure of who gave --memory: more of it. The machine's own memory is none."""
+    if memory is None:
+        return error
     fact, _, cure = error.partition("; ")
-    cure = cure.removeprefix("free some memory, ").removesuffix(", or a larger machine")
-    return error if memory is None else f"{fact}; raise --memory, now {memory}, or {cure}"
+    more = f"raise --memory, now {memory}"
+    if cure.startswith(CHANGES):
+        return f"{fact}; {cure}, or {more}"
+    cure = re.sub("^free .*? memory, (or )?", "", cure).removesuffix(", or a larger machine")
+    return f"{fact}; {more}, or {cure}"
 
 
 def facts_of(config: EngineConfig) -> tuple[dict[str, Any], list[tuple[str, str]]]:

@@ -1,6 +1,7 @@
 """The memory plan: from the settings, the model and the free bytes to Limits, before anything is allocated."""
 
 import collections
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from jaxinfer.runtime.buckets import (
     draw_sizes,
     extend_buckets,
 )
+from jaxinfer.runtime.cures import changes_that_fit
 from jaxinfer.runtime.mask_table import mask_rows
 from jaxinfer.runtime.moving import staged_bytes
 from jaxinfer.runtime.packing import ControlColumn
@@ -33,9 +35,9 @@ from jaxinfer.runtime.plan import MAX_LOGIT_BIAS, Sampler
 from jaxinfer_kernels.linear.quantized import Quantized
 
 GIB = 2**30
-type Missing = Callable[[int], int]
 _CPU_SHARE, _CPU_MOST = 1 / 4, 4 * GIB  # of the free memory for pages, so that the machine stays usable
 _HOST_BYTES, _CPU_HOST_SHARE = 2 * GIB, 1 / 8  # for pages that the pool has no room for; at most of a CPU's free memory
+_OTHERWISE = "free some memory, or choose a smaller model or dtype"
 _GPU_RESERVE = GIB // 2  # CUDA graphs, the collective and library workspaces inside JAX's pool
 
 
@@ -48,12 +50,61 @@ class Defaults:
     page_size: int
 
 
+# A device takes the first of these whose temporaries need at most _STEP_SHARE of what the weights leave.
 # A CPU step of 256 prompt tokens is as efficient as a longer one and keeps running streams waiting half as long.
-CPU = Defaults(max_num_seqs=16, max_num_batched_tokens=256, page_size=16)
-# A GPU takes the first of these whose temporaries need at most _STEP_SHARE of what the weights leave. A card that the
-# model nearly fills then keeps its memory for pages. A larger step computes prompts no faster there (decision 0017).
+CPU = tuple(Defaults(tokens // 16, tokens, page_size=16) for tokens in (256, 128, 64, 32, 16))
+# A card that the model nearly fills keeps its memory for pages. A larger step computes prompts no faster there
+# (decision 0017).
 GPU = tuple(Defaults(min(256, tokens // 16), tokens, page_size=64) for tokens in (8192, 4096, 2048, 1024, 512))
-_STEP_SHARE = 1 / 4
+_STEP_SHARE = {"cpu": 1 - _CPU_SHARE, "gpu": 1 / 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """What a model takes of a device beside pages, and the steps for which it does.
+
+    free, weights, temporaries, states, reserve: bytes.
+    """
+
+    free: int
+    weights: int
+    temporaries: int
+    states: int
+    reserve: int
+    layout: CacheLayout
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_host_pages: int
+    by_context: bool
+    decode_buckets: tuple[int, ...]
+    extend_buckets: tuple[ExtendBucket, ...]
+    least_tokens: int  # of one sequence, without which nothing runs
+    needed_tokens: int  # of one sequence: what max_model_len asks for, else the least
+
+    @property
+    def left(self) -> int:
+        """Bytes for pages at most; below zero where the rest does not fit."""
+        return self.free - self.weights - self.temporaries - self.states - self.reserve
+
+    @property
+    def least_pages(self) -> int:
+        """Bytes of the fewest pages with which anything runs."""
+        return self.layout.num_pages(self.least_tokens) * self.layout.page_bytes
+
+    @property
+    def needed_pages(self) -> int:
+        """Bytes of the pages that one sequence needs."""
+        return self.layout.num_pages(self.needed_tokens) * self.layout.page_bytes
+
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """(what, how much), for people: together what must be free."""
+        return (
+            ("weights", _size(self.weights)),
+            ("pages", f"{_size(self.needed_pages)} at least: {counted(self.needed_tokens, 'token')} of one sequence"),
+            *([("states", _size(self.states))] if self.states else []),
+            ("temporaries", f"{_size(self.temporaries)}, estimated"),
+            *([("reserve", f"{_size(self.reserve)} for CUDA graphs and libraries")] if self.reserve else []),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +175,11 @@ def backends_for(config: EngineConfig, model: ModelConfig, device: Described) ->
 
 def page_size_for(config: EngineConfig, platform: str) -> int:
     """Tokens of a page."""
-    return config.page_size or (CPU if platform == "cpu" else GPU[0]).page_size
+    return config.page_size or _choices(platform)[0].page_size
+
+
+def _choices(platform: str) -> tuple[Defaults, ...]:
+    return CPU if platform == "cpu" else GPU
 
 
 def plan_for(
@@ -136,49 +191,101 @@ def plan_for(
     free: int,
     backends: Backends = XLA_ONLY,
 ) -> MemoryPlan:
-    """The plan for `free` bytes on a platform ("cpu" or "gpu"); nothing here needs the device itself."""
+    """The plan for `free` bytes on a platform ("cpu" or "gpu"); nothing here needs the device itself.
+
+    Raises DeviceError with the settings as the first cure that take the memory, if any do.
+    """
+    planned = partial(_plan, model=model, family=family, platform=platform, backends=backends)
+    try:
+        return planned(config, free=free)
+    except DeviceError as error:
+        fact, _, cure = str(error).partition("; ")
+        of_whole = free / config.gpu_memory_utilization if platform == "gpu" else free
+
+        def fits(changed: EngineConfig) -> bool:
+            share = changed.gpu_memory_utilization if platform == "gpu" else 1
+            with contextlib.suppress(ConfigError, DeviceError):
+                return bool(planned(changed, free=int(of_whole * share)))
+            return False
+
+        if cure.startswith("lower") or not (changes := changes_that_fit(config, fits)):
+            raise
+        raise DeviceError(f"{fact}; {changes}") from error
+
+
+def needs_for(
+    config: EngineConfig,
+    model: ModelConfig,
+    family: Family,
+    *,
+    platform: str,
+    free: int,
+    backends: Backends = XLA_ONLY,
+) -> Needs:
+    """What must fit in `free` bytes beside the pages. Raises ConfigError for settings at odds with each other."""
     dtype = config.dtype_for(model.dtype)
     itemsize, specs = ITEMSIZE[dtype], family.specs(model)
     weights = num_bytes(specs, dtype)
     coarse = platform == "cpu"
     by_context = not coarse and backends.decode_attention is Backend.XLA
-    defaults = CPU if coarse else _fitting(config, model, free - weights - _GPU_RESERVE, by_context=by_context)
+    reserve = 0 if coarse else _GPU_RESERVE
+    widened = widened_bytes(specs) if backends.decode_linear is not Backend.CPU else 0
+    left = free - weights - reserve - (widened if coarse else 0)
+    defaults = _fitting(config, model, platform, left, by_context=by_context)
     seqs = config.max_num_seqs or defaults.max_num_seqs
-    page_size = config.page_size or defaults.page_size
     _check_model_len(config, model)
     batched = _batched_tokens(config, model, defaults, seqs)
     decode = decode_buckets(seqs, coarse=coarse, by_context=by_context)
     extend = extend_buckets(batched, seqs, coarse=coarse)
     contexts = decode_contexts(config.max_model_len or model.max_position) if by_context else ()
-    temporaries = step_bytes(model, itemsize, extend[-1], decode_sizes(decode, contexts), seqs)
-    temporaries += batched * model.hidden_size * itemsize  # the hidden states that a step leaves
-    temporaries += widened_bytes(specs) if backends.decode_linear is not Backend.CPU else 0
-    layout = layout_of(model.caches(dtype), page_size)
+    temporaries = step_bytes(model, itemsize, extend[-1], decode_sizes(decode, contexts), seqs) + widened
+    layout = layout_of(model.caches(dtype), config.page_size or defaults.page_size)
     host_pages = _host_bytes(config, platform, free) // layout.page_bytes
     if host_pages and platform != "cpu":
         temporaries += staged_bytes(layout.page_bytes) + layout.row_bytes  # and a snapshot
-    states = layout.state_bytes(seqs)
-    room = _room_for_pages(config, platform, free, weights, temporaries) - states
-    pages = config.num_pages or _page_count(config, model, room // layout.page_bytes, layout, seqs, platform)
-    _check_pages(
-        config, model, pages, layout, room, partial(_missing_bytes, config, platform, room, free - weights, states)
+    return Needs(
+        free=free,
+        weights=weights,
+        temporaries=temporaries,
+        states=layout.state_bytes(seqs),
+        reserve=reserve,
+        layout=layout,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=batched,
+        num_host_pages=host_pages,
+        by_context=by_context,
+        decode_buckets=decode,
+        extend_buckets=extend,
+        least_tokens=(least := min(model.max_position, layout.page_size)),
+        needed_tokens=config.max_model_len or least,
     )
+
+
+def _plan(
+    config: EngineConfig, model: ModelConfig, family: Family, *, platform: str, free: int, backends: Backends
+) -> MemoryPlan:
+    needs = needs_for(config, model, family, platform=platform, free=free, backends=backends)
+    layout, seqs = needs.layout, needs.max_num_seqs
+    room = _room_for_pages(config, platform, needs)
+    pages = config.num_pages or _page_count(config, model, room // layout.page_bytes, layout, seqs, platform)
+    _check_pages(config, platform, needs, pages, room)
     longest = config.max_model_len or min(model.max_position, layout.num_tokens(pages))
     limits = Limits(
         max_model_len=longest,
         max_num_seqs=seqs,
-        max_num_batched_tokens=batched,
-        page_size=page_size,
+        max_num_batched_tokens=needs.max_num_batched_tokens,
+        page_size=layout.page_size,
         num_pages=pages,
         vocab_size=model.vocab_size,
-        decode_buckets=decode,
-        extend_buckets=extend,
-        decode_contexts=decode_contexts(longest) if by_context else (),
-        num_host_pages=host_pages,
+        decode_buckets=needs.decode_buckets,
+        extend_buckets=needs.extend_buckets,
+        decode_contexts=decode_contexts(longest) if needs.by_context else (),
+        num_host_pages=needs.num_host_pages,
         page_tables=len(layout.windows),
         **config.kept_in_limits(),
     )
-    return MemoryPlan(limits, weights, layout, temporaries, free, backends, held_words(model, specs, dtype, backends))
+    held = held_words(model, family.specs(model), config.dtype_for(model.dtype), backends)
+    return MemoryPlan(limits, needs.weights, layout, needs.temporaries, free, backends, held)
 
 
 def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:
@@ -221,9 +328,11 @@ def held_words(model: ModelConfig, specs: Any, dtype: str, backends: Backends) -
 def step_bytes(
     model: ModelConfig, itemsize: int, largest: ExtendBucket, decode: Sequence[Decode], max_num_seqs: int
 ) -> int:
-    """What the largest steps of both kinds need beside the pages, and what the sampler has of every slot."""
-    at_once = gathered_bytes(model, itemsize, decode)
-    return max(temporary_bytes(model, largest), at_once) + control_bytes(model.vocab_size, max_num_seqs)
+    """What the largest steps of both kinds need beside the pages, the hidden states that a step leaves, and what the
+    sampler has of every slot.
+    """
+    at_once = max(temporary_bytes(model, largest), gathered_bytes(model, itemsize, decode))
+    return at_once + largest.tokens * model.hidden_size * itemsize + control_bytes(model.vocab_size, max_num_seqs)
 
 
 def temporary_bytes(model: ModelConfig, largest: ExtendBucket) -> int:
@@ -247,17 +356,19 @@ def control_bytes(vocab_size: int, max_num_seqs: int) -> int:
     return (max_num_seqs + 1) * per_slot + sum(mask_rows(vocab_size, max_num_seqs)) * bits
 
 
-def _fitting(config: EngineConfig, model: ModelConfig, left: int, *, by_context: bool) -> Defaults:
-    """The defaults of a GPU on which so many bytes are left beside the weights."""
-    itemsize = ITEMSIZE[config.dtype_for(model.dtype)]
+def _fitting(config: EngineConfig, model: ModelConfig, platform: str, left: int, *, by_context: bool) -> Defaults:
+    """The defaults of a device on which so many bytes are left beside the weights."""
+    itemsize, coarse = ITEMSIZE[config.dtype_for(model.dtype)], platform == "cpu"
     contexts = decode_contexts(config.max_model_len or model.max_position) if by_context else ()
-    for defaults in GPU:
+    for defaults in _choices(platform):
         seqs = config.max_num_seqs or defaults.max_num_seqs
-        batched = config.max_num_batched_tokens or max(defaults.max_num_batched_tokens, seqs)
-        decode = decode_sizes(decode_buckets(seqs, by_context=by_context), contexts)
-        if step_bytes(model, itemsize, ExtendBucket(batched, seqs, seqs), decode, seqs) <= left * _STEP_SHARE:
+        least = _least_tokens(config, model, seqs)
+        batched = config.max_num_batched_tokens or max(defaults.max_num_batched_tokens, least)
+        decode = decode_sizes(decode_buckets(seqs, coarse=coarse, by_context=by_context), contexts)
+        needed = step_bytes(model, itemsize, ExtendBucket(batched, seqs, seqs), decode, seqs)
+        if needed <= left * _STEP_SHARE[platform]:
             return defaults
-    return GPU[-1]
+    return _choices(platform)[-1]
 
 
 def _check_model_len(config: EngineConfig, model: ModelConfig) -> None:
@@ -268,39 +379,32 @@ def _check_model_len(config: EngineConfig, model: ModelConfig) -> None:
         )
 
 
-def _batched_tokens(config: EngineConfig, model: ModelConfig, defaults: Defaults, seqs: int) -> int:
+def _least_tokens(config: EngineConfig, model: ModelConfig, seqs: int) -> int:
     """Tokens per step; every running sequence needs one, and a prompt that is not chunked needs all of its own."""
-    least = seqs
-    if not config.enable_chunked_prefill:
-        least = max(least, config.max_model_len or model.max_position)
-    given = config.max_num_batched_tokens
+    return seqs if config.enable_chunked_prefill else max(seqs, config.max_model_len or model.max_position)
+
+
+def _batched_tokens(config: EngineConfig, model: ModelConfig, defaults: Defaults, seqs: int) -> int:
+    least, given = _least_tokens(config, model, seqs), config.max_num_batched_tokens
     if given is not None and given < least:
         why = f"max_num_seqs ({seqs})" if least == seqs else f"the longest prompt ({least}) without chunked prefill"
         raise ConfigError(f"max_num_batched_tokens must be at least {why}, got {given}; raise it to {least}")
     return given or max(defaults.max_num_batched_tokens, least)
 
 
-def _room_for_pages(config: EngineConfig, platform: str, free: int, weights: int, temporaries: int) -> int:
+def _room_for_pages(config: EngineConfig, platform: str, needs: Needs) -> int:
+    """Bytes; below zero where there are none."""
     if config.kv_cache_memory_bytes is not None:
-        if config.kv_cache_memory_bytes > (left := max(0, free - weights)):
-            fact = f"{_size(left)} are left beside the weights, got {_size(config.kv_cache_memory_bytes)}"
-            cure = "lower it" if left else "free some memory, or choose a smaller model or dtype"
+        if config.kv_cache_memory_bytes > (left := max(0, needs.left + needs.states)):
+            given = _size(config.kv_cache_memory_bytes)
+            fact = f"{_size(left)} are left beside the weights and the temporaries, got {given}"
+            cure = f"lower it to {left}" if needs.left >= needs.least_pages else _OTHERWISE
             raise DeviceError(f"kv_cache_memory_bytes must fit in memory, {fact}; {cure}")
-        return config.kv_cache_memory_bytes
-    if platform == "cpu":
-        beside = free - weights
-        return beside if config.num_pages is not None else min(int(beside * _CPU_SHARE), _CPU_MOST)
-    return free - weights - temporaries - _GPU_RESERVE
-
-
-def _missing_bytes(config: EngineConfig, platform: str, room: int, beside: int, states: int, needed: int) -> int:
-    """What a device must have free in addition before `needed` bytes of pages fit: the inverse of _room_for_pages.
-
-    room: of pages now.    beside: free now beside the weights.
-    """
-    if platform == "cpu":
-        return math.ceil((needed + states) / _CPU_SHARE) - beside
-    return math.ceil((needed - room) / config.gpu_memory_utilization)
+        return config.kv_cache_memory_bytes - needs.states
+    if platform != "cpu" or config.num_pages is not None:
+        return needs.left
+    share = min(int((needs.free - needs.weights) * _CPU_SHARE), _CPU_MOST) - needs.states
+    return min(needs.left, max(share, needs.least_pages))
 
 
 def _size_rounded_up(num_bytes: int) -> str:
@@ -327,23 +431,18 @@ def grid_floor(pages: int) -> int:
     return pages // step * step
 
 
-def _check_pages(
-    config: EngineConfig, model: ModelConfig, pages: int, layout: CacheLayout, room: int, missing: Missing
-) -> None:
-    """Refuse a pool that takes more than there is, or that cannot hold one sequence of the asked length.
-
-    missing: the bytes that a device lacks for pages of so many bytes.
-    """
+def _check_pages(config: EngineConfig, platform: str, needs: Needs, pages: int, room: int) -> None:
+    """Refuse a pool that takes more than there is, or that cannot hold one sequence of the asked length."""
+    layout = needs.layout
     page_size = layout.page_size
     have, fitting = layout.num_tokens(pages), max(0, room) // layout.page_bytes
     if config.num_pages is not None and pages > fitting:
-        cure = f"lower it to {fitting}" if fitting >= 2 else "free some memory, or choose a smaller model or dtype"
+        cure = f"lower it to {fitting}" if fitting >= 2 else _OTHERWISE
         raise DeviceError(
             f"num_pages must fit in memory, but {pages:,} of {counted(page_size, 'token')} take "
             f"{_size(pages * layout.page_bytes)}, there is room for {_size(max(0, room))}; {cure}"
         )
-    asked = config.max_model_len
-    needed = asked or min(model.max_position, page_size)
+    asked, needed = config.max_model_len, needs.needed_tokens
     if have >= needed:
         return
     enough = layout.num_pages(needed)
@@ -353,18 +452,18 @@ def _check_pages(
     lower = f" or lower max_model_len to {have}" if have >= 2 else ""
     if config.num_pages is not None:
         raise ConfigError(f"num_pages must hold {law} got {pages:,}, which hold {have:,}; raise it to {enough}{lower}")
-    need_bytes = enough * layout.page_bytes
+    need_bytes = needs.needed_pages
     fact = f"that takes {_size(need_bytes)}, there is room for {_size(max(0, room))}"
     if config.kv_cache_memory_bytes is not None:
         raise ConfigError(f"kv_cache_memory_bytes must hold {law} but {fact}; raise it to {need_bytes}{lower}")
     if lower:
-        raise DeviceError(
-            f"the pages must hold {law} but {fact}; lower max_model_len to {have}, or max_num_batched_tokens, "
-            "as smaller steps leave more room"
-        )
+        more = ", or max_num_batched_tokens, as smaller steps leave more room" if platform == "gpu" else ""
+        raise DeviceError(f"the pages must hold {law} but {fact}; lower max_model_len to {have}{more}")
+    missing = need_bytes - needs.left
+    to_free = math.ceil(missing / (config.gpu_memory_utilization if platform == "gpu" else 1))
     raise DeviceError(
-        f"memory must hold the weights and {law} but {_size_rounded_up(missing(need_bytes))} are missing; free some "
-        "memory, choose a smaller model or dtype, or a larger machine"
+        f"memory must hold the weights, the temporaries and {law} but {_size_rounded_up(missing)} are missing; "
+        f"free {_size_rounded_up(to_free)} of memory, choose a smaller model or dtype, or a larger machine"
     )
 
 

@@ -90,15 +90,15 @@ def test_a_model_that_does_not_fit_ends_in_a_value_that_does(cli, folder):
 @pytest.mark.parametrize(
     ("model", "card", "missing", "larger"),
     [
-        ("Qwen/Qwen3-14B", "3090", "8.62 GiB are missing", "l40s, h100, a100"),
-        ("Qwen/Qwen3-8B", "4060ti", "2.95 GiB are missing", "l4, a10, 4090"),
+        ("Qwen/Qwen3-14B", "3090", "7.76 GiB are missing", "l40s, h100, a100"),
+        ("Qwen/Qwen3-8B", "4060ti", "2.66 GiB are missing", "l4, a10, 4090"),
     ],
 )
 def test_a_model_that_does_not_fit_has_a_plan_that_says_what_is_missing(cli, model, card, missing, larger):
     outcome = cli("plan", model, "--for", card)
     found = rows(outcome)
     assert outcome.code == 4
-    assert {"device", "architecture", "weights", "free before", "fits"} <= found.keys()
+    assert {"device", "architecture", "weights", "temporaries", "free before", "fits"} <= found.keys()
     assert re.fullmatch(r"\S+ \S+, 90% of \S+ GiB \(gpu_memory_utilization\)", found["free before"].strip())
     assert found["fits"].strip() == "no", "the last line says why"
     assert missing in outcome.last_line
@@ -113,6 +113,45 @@ def test_a_card_that_is_planned_for_with_less_memory_is_not_its_own_cure(cli):
     assert said.endswith("; raise --memory, now 10M, or choose a smaller model or dtype")
     said = cli("plan", "Qwen/Qwen3-8B-FP8", "--for", "4090").last_line
     assert said.endswith("; say --for cpu, or take the original in bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("asked", "cure"),
+    [
+        (
+            "Qwen/Qwen3-8B --for cpu --memory 17G --max-num-batched-tokens 32K",
+            "lower --max-num-batched-tokens to 4096, or raise --memory, now 17G",
+        ),
+        (
+            "Qwen/Qwen3-0.6B --for cpu --memory 20G --max-num-seqs 4096",
+            "lower --max-num-seqs to 2048, or raise --memory",
+        ),
+        ("demo --for cpu --memory 20G --max-num-batched-tokens 64M", "lower --max-num-batched-tokens to 524288"),
+        ("Qwen/Qwen3-0.6B --for h200 --gpu-memory-utilization 0.01", "raise --gpu-memory-utilization to 0.9"),
+        (
+            "Qwen/Qwen3-8B --for 4090 --gpu-memory-utilization 0.5",
+            "raise --gpu-memory-utilization to 0.9, or take a card that holds it (--for l40s, h100, a100)",
+        ),
+        ("Qwen/Qwen3-8B --for 4090 --max-num-seqs 1000", "lower --max-num-seqs to 512, or take a card"),
+        ("Qwen/Qwen3-0.6B --for 4090 --max-num-batched-tokens 1M", "lower --max-num-batched-tokens to 131072, or take"),
+    ],
+)
+def test_a_setting_that_takes_the_memory_is_the_first_cure(cli, asked, cure):
+    outcome = cli("plan", *asked.split())
+    assert (outcome.code, rows(outcome)["fits"].strip()) == (4, "no")
+    assert outcome.last_line.partition("; ")[2].startswith(cure), outcome.last_line
+    assert "choose" not in outcome.last_line, "the model is not too large"
+    missing = float(re.findall(r"([\d.]+) GiB are missing", outcome.last_line)[0])
+    words = [rows(outcome).get(name, "0 GiB").split() for name in ("weights", "pages", "temporaries", "reserve")]
+    units = {"GiB": 1, "MiB": 2**-10, "bytes": 2**-30}
+    needed = sum(float(number.replace(",", "")) * units[unit.strip(",")] for number, unit, *_ in words)
+    assert needed == pytest.approx(float(rows(outcome)["free before"].split()[0]) + missing, abs=0.03)
+
+
+def test_a_start_that_cannot_fit_is_refused_before_anything_is_loaded(cli):
+    outcome = cli("run", "demo", "hi", "--device", "cpu", "--max-num-batched-tokens", "64M")
+    assert outcome.code == 4
+    assert "are missing; lower --max-num-batched-tokens to " in outcome.last_line
 
 
 def test_a_context_that_does_not_fit_names_a_shorter_one_and_a_card(cli, folder):
@@ -384,7 +423,7 @@ def test_the_list_says_of_each_model_whether_it_fits_a_card_and_with_how_much_co
     found = {name: fits for name, *_, fits in (re.split(r"  +", line) for line in lines[2:])}
     assert found["Qwen/Qwen3-4B"] == "yes, with its whole context"
     assert found["Qwen/Qwen3-8B"] == "yes, with 30,656 of its 40,960 positions"
-    assert found["Qwen/Qwen3-14B"] == "no: 8.62 GiB are missing"
+    assert found["Qwen/Qwen3-14B"] == "no: 7.76 GiB are missing"
     assert found["Qwen/Qwen3-8B-FP8"] == "no: quantization needs a CPU"
     smaller = cli("plan", "--list", "--for", "4090", "--memory", "12G", "--max-model-len", "8K").out
     assert re.search(r"Qwen/Qwen3-4B +7.49 GiB +yes, with 8,192 of its 40,960 positions", smaller)

@@ -1,6 +1,7 @@
 """The memory plan: what fits, what is chosen, and errors that name a value which works."""
 
 import dataclasses
+import itertools
 import re
 
 import pytest
@@ -15,7 +16,16 @@ from jaxinfer.models.known import KNOWN
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, as_held
 from jaxinfer.runtime.buckets import MAX_EXECUTABLES, Decode, decode_sizes, draw_sizes
-from jaxinfer.runtime.memory import GIB, GPU, MemoryPlan, gathered_bytes, grid_floor, plan_for, temporary_bytes
+from jaxinfer.runtime.memory import (
+    GIB,
+    GPU,
+    MemoryPlan,
+    gathered_bytes,
+    grid_floor,
+    needs_for,
+    plan_for,
+    temporary_bytes,
+)
 from jaxinfer.runtime.moving import staged_bytes
 from jaxinfer.runtime.programs import samplers
 from tests.support.published import compressed
@@ -333,7 +343,7 @@ def test_a_setting_that_cannot_work_is_refused_with_one_that_does(
 
 def test_a_machine_too_small_for_the_model_is_a_device_error() -> None:
     for platform in ("cpu", "gpu"):
-        with pytest.raises(DeviceError, match="free some memory, choose a smaller model"):
+        with pytest.raises(DeviceError, match=r"free [\d.]+ GiB of memory, choose a smaller model"):
             plan(platform, free=GIB)
 
 
@@ -365,12 +375,86 @@ def test_who_adds_the_memory_that_is_missing_has_enough(platform, free, utilizat
     try:
         plan(platform, int(free * share), model, **chosen)
     except DeviceError as error:
-        found = re.search(r"([\d.]+) (GiB|MiB) are missing", str(error))
+        found = re.search(r"free ([\d.]+) (GiB|MiB) of memory", str(error))
         assert found, error
         added = float(found[1]) * {"GiB": GIB, "MiB": 2**20}[found[2]]
         plan(platform, int((free + added) * share) + 1, model, **chosen)
         with pytest.raises(DeviceError):
             plan(platform, int((free + added - GIB / 50) * share), model, **chosen)
+
+
+GIVEN = {
+    "max_num_batched_tokens": [2**10, 2**15, 2**26],
+    "max_num_seqs": [1, 200, 4096],
+    "gpu_memory_utilization": [0.05, 0.5],
+    "page_size": [16, 4096],
+    "max_model_len": [16, 4000],
+    "enable_chunked_prefill": [False],
+    "dtype": ["float32"],
+    "kv_offloading_bytes": [GIB],
+    "num_pages": [2, 10**6],
+    "kv_cache_memory_bytes": [GIB // 2, 10**12],
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_a_setting_without_which_a_model_fits_is_the_first_cure_with_a_value_that_works(platform, name) -> None:
+    """A plan that is not refused has no more in its rows than is free."""
+
+    def planned(size: float, **chosen: object) -> MemoryPlan:
+        share = chosen.get("gpu_memory_utilization", 0.9) if platform == "gpu" else 1
+        return plan(platform, size * GIB * share, **chosen)
+
+    for value, size in itertools.product(GIVEN[name], (0.5, 1.15, 1.25, 1.5, 2, 2.4, 3, 8, 23)):
+        try:
+            found = planned(size, **{name: value})
+            assert found.weights + found.pages + found.states + found.temporaries <= found.free
+        except DeviceError as error:
+            refusal, cure = str(error), str(error).partition("; ")[2].partition(", or ")[0]
+        except ConfigError:
+            continue
+        else:
+            continue
+        try:
+            planned(size)
+        except DeviceError:
+            assert not re.match(f"(lower|raise|set|leave out) {name}", cure), "no cure that is none"
+            continue
+        verb, *said = cure.split(" ")
+        if said[0] == "it":
+            said[0] = refusal.split(" ", 1)[0]
+        assert (verb in ("lower", "raise", "set", "leave"), name in said) == (True, True), refusal
+        kind = type(value)
+        works = {} if verb == "leave" else {name: said[-1] == "true" if kind is bool else kind(said[-1])}
+        planned(size, **works)
+
+
+def test_settings_that_take_the_memory_together_are_named_together() -> None:
+    with pytest.raises(DeviceError, match="; leave out max_num_batched_tokens and max_num_seqs$"):
+        plan(free=8 * GIB, max_num_batched_tokens=2**26, max_num_seqs=4096)
+    with pytest.raises(DeviceError, match="; lower max_num_batched_tokens to 65536$"):
+        plan(free=8 * GIB, max_num_batched_tokens=2**26, max_num_seqs=8)
+
+
+@given(platform=st.sampled_from(["cpu", "gpu"]), free=st.integers(0, GIB), length=st.sampled_from([None, 2000]))
+@settings(max_examples=16, deadline=None)
+def test_the_rows_of_a_refusal_add_up_to_what_is_free_and_what_is_missing(platform, free, length) -> None:
+    config = EngineConfig(max_model_len=length)
+    needs = needs_for(config, QWEN3_06B, dense, platform=platform, free=free)
+    parts = [word.split(" ", 2) for _, word in needs.rows()]
+    total = sum(float(number) * {"GiB": GIB, "MiB": 2**20}[unit.strip(":,")] for number, unit, *_ in parts)
+    with pytest.raises(DeviceError) as error:
+        plan(platform, free=free, max_model_len=length)
+    missing = float(re.findall(r"([\d.]+) GiB are missing", str(error.value))[0]) * GIB
+    assert total == pytest.approx(free + missing, abs=GIB / 30)
+
+
+def test_a_cpu_whose_steps_leave_no_room_takes_smaller_ones() -> None:
+    weights = plan().weights
+    steps = [plan(free=weights + left * 2**20).limits for left in (60, 80, 100, 200, 1000)]
+    sizes = [(one.max_num_batched_tokens, one.max_num_seqs) for one in steps]
+    assert sizes == [(16, 1), (32, 2), (64, 4), (128, 8), (256, 16)]
 
 
 def test_pages_are_not_to_be_lowered_where_the_weights_alone_do_not_fit() -> None:
