@@ -4,7 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -269,6 +269,9 @@ def _plan(
     room = _room_for_pages(config, platform, needs)
     pages = config.num_pages or _page_count(config, model, room // layout.page_bytes, layout, seqs, platform)
     _check_pages(config, platform, needs, pages, room)
+    host_pages = needs.num_host_pages
+    if platform == "cpu" and config.kv_offloading_bytes is None:
+        host_pages = min(host_pages, max(0, needs.left // layout.page_bytes - pages))
     longest = config.max_model_len or min(model.max_position, layout.num_tokens(pages))
     limits = Limits(
         max_model_len=longest,
@@ -280,7 +283,7 @@ def _plan(
         decode_buckets=needs.decode_buckets,
         extend_buckets=needs.extend_buckets,
         decode_contexts=decode_contexts(longest) if needs.by_context else (),
-        num_host_pages=needs.num_host_pages,
+        num_host_pages=host_pages,
         page_tables=len(layout.windows),
         **config.kept_in_limits(),
     )
