@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxinfer.cli.cards import (
+    CHANGES,
     GPUS,
     TargetDevice,
     check_device,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 LEAST_S = 5e-5  # what the device needs less for, the launches of a step bind: no estimate is printed
 CONTEXT = 1024  # tokens of every sequence in the throughput estimate
-CHANGES = ("lower ", "raise ", "set ", "leave out ")  # begin a cure that is a setting
 CARD_OPTIONS = {"for": "target", "memory": "memory"}
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
-from jaxinfer.cli.cards import TargetDevice, choose_target, describe, fits, model_on, plan_on
+from jaxinfer.cli.cards import CHANGES, TargetDevice, choose_target, describe, fits, model_on, plan_on
 from jaxinfer.cli.checklist import reading
+from jaxinfer.cli.options import as_given
 from jaxinfer.cli.ps import aligned
 from jaxinfer.config import EngineConfig, Resolved, size_words
 from jaxinfer.errors import ConfigError, DeviceError
@@ -27,7 +28,8 @@ def list_models(resolved: Resolved, name: str | None, memory: str | None) -> int
         return 0
     with reading("the models' shapes and this machine"):
         target = choose_target(name, memory, resolved.config.device)
-        rows = [(model, *fit_of(KNOWN[model], resolved.config, target)) for model in sorted(KNOWN)]
+        found = [(model, *fit_of(KNOWN[model], resolved.config, target)) for model in sorted(KNOWN)]
+        rows = [(model, weights, as_given(fit, resolved.sources)) for model, weights, fit in found]
     for line in [describe(target), *aligned([HEAD, *rows])]:
         click.echo(line)
     return 0
@@ -43,6 +45,10 @@ def fit_of(facts: Mapping[str, Any], config: EngineConfig, target: TargetDevice)
         weights = size_words(num_bytes(family.specs(model), config.dtype_for(model.dtype)))
         return weights, fits(model, plan_on(config, target, model, family, backends))
     except DeviceError as error:
-        return weights, f"no: {str(error).partition('; ')[0].partition(' but ')[2]}"
+        fact, _, cure = str(error).partition("; ")
+        if cure.startswith(CHANGES):
+            change = cure.partition(", or ")[0].replace(" it ", f" {fact.partition(' ')[0]} ")
+            return weights, f"no: {change}"
+        return weights, f"no: {fact.partition(' but ')[2] or fact.partition(', ')[2]}"
     except ConfigError as error:
         return weights, f"no: {str(error).partition(', ')[0]}"

@@ -430,6 +430,23 @@ def test_the_list_says_of_each_model_whether_it_fits_a_card_and_with_how_much_co
     assert re.search(r"Qwen/Qwen3-8B +15.26 GiB +no: ", smaller)
 
 
+@pytest.mark.parametrize(
+    ("asked", "model", "said"),
+    [
+        ("--for h200 --gpu-memory-utilization 0.05", "Qwen/Qwen3-8B", "no: raise --gpu-memory-utilization to 0.9"),
+        ("--for h200 --gpu-memory-utilization 0.05", "Qwen/Qwen2.5-72B", "no: 129.53 GiB are missing"),
+        ("--for cpu --memory 20G --max-num-seqs 4096", "Qwen/Qwen3-0.6B", "no: lower --max-num-seqs to 2048"),
+        ("--for 4090 --num-pages 9999", "Qwen/Qwen3-8B", "no: lower --num-pages to 480"),
+        ("--for 4090 --kv-cache-memory-bytes 90G", "Qwen/Qwen3-8B", "no: lower --kv-cache-memory-bytes to 4"),
+        ("--for 4090 --max-model-len 40000", "Qwen/Qwen3-8B", "no: lower --max-model-len to 30656"),
+    ],
+)
+def test_the_list_names_the_setting_that_takes_the_memory(cli, asked, model, said):
+    lines = cli("plan", "--list", *asked.split()).out.splitlines()
+    (line,) = (line for line in lines if line.startswith(f"{model} "))
+    assert re.split(r"  +", line)[2].startswith(said)
+
+
 def test_no_option_of_plan_is_ignored_beside_another(cli, monkeypatch):
     monkeypatch.setattr(nvidia, "list_gpus", list)
     refused = cli("plan", "demo", "--list")
