@@ -42,6 +42,7 @@ PERCENTS = (50, 90, 99)
 USUAL_VOCAB = 32_000  # published models have as many ids; for a server that does not tell its own
 LOOK_UP_S = 5.0  # for what a server knows without its model: its names, its routes, its health
 SOON_S = 0.5  # after which whoever looks up is told what it waits for
+POLL_S = 0.5  # between two questions to a server that starts
 NO_ANSWER = "no answer"  # begins the error of a look-up that a server took and did not answer in time
 MOST_OF_MOCKS = 64  # requests at once of one client process, when it is the client that is timed
 
@@ -74,7 +75,7 @@ def run(
 ) -> Report:
     """Load a server and describe it. Raises EngineError when no request was answered."""
     on_event(Event("measure", f"asking {load.url} for its models"))
-    load, source = completed(load)
+    load, source = completed(load, on_event)
     on_event(Event("measure", f"{counted(warm_up, 'request')} before the clock starts"))
     warmed = [ask_once(load.target, "POST", PATH, load.body(-1 - number)) for number in range(warm_up)]
     detail = f"{'request' if load.requests == 1 else 'requests'} of {load.input_tokens} + {load.output_tokens} tokens"
@@ -134,13 +135,13 @@ def first_model(target: Target) -> str:
     return models_of(target, look_up(target, MODELS))[0].id
 
 
-def completed(load: Load) -> tuple[Load, str]:
+def completed(load: Load, on_event: OnEvent = ignore) -> tuple[Load, str]:
     """The load with the server's model and vocabulary where it names none (vocab_size 0), and who named the vocabulary.
 
     A server that does not tell its vocabulary is sent ids below USUAL_VOCAB. Raises EngineError, and ConfigError for
     requests that are longer than the context.
     """
-    reply = look_up(load.target, MODELS)  # also where nothing is asked: a server that hangs is told at once
+    reply = look_up(load.target, MODELS, nobody, on_event)  # also where nothing is asked: a server that hangs is told
     is_told = bool(load.model and load.vocab_size)
     try:
         cards = models_of(load.target, reply, "check --url, or pass --model and --vocab-size")
@@ -200,11 +201,15 @@ class _Cards(msgspec.Struct):
     data: list[Card]
 
 
-def unreached(target: Target, error: str) -> EngineError:
+class Unreached(EngineError):
+    """Nothing answers at an address."""
+
+
+def unreached(target: Target, error: str) -> Unreached:
     """Of a server that a request did not reach. error: as its reply has it."""
     why = error.removeprefix(NO_CONNECTION).removeprefix(": ")
     cure = "start one with `jaxinfer serve`, or pass the --url of one that `jaxinfer ps` lists"
-    return EngineError(f"no server answers at {target.base}: {why}; {cure}")
+    return Unreached(f"no server answers at {target.base}: {why}; {cure}")
 
 
 def models_of(target: Target, reply: Reply, cure: str = "check --url") -> list[Card]:
@@ -214,6 +219,8 @@ def models_of(target: Target, reply: Reply, cure: str = "check --url") -> list[C
     """
     if reply.status == HTTPStatus.UNAUTHORIZED:
         cure = "give its key: --api-key-env names the variable that holds it"
+    if reply.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        cure = "see its log"
     try:
         if reply.error:
             raise ValueError(reply.error)
@@ -224,12 +231,69 @@ def models_of(target: Target, reply: Reply, cure: str = "check --url") -> list[C
         raise EngineError(f"{target.base} does not say what it serves: {error}; {cure}") from error
 
 
-def look_up(target: Target, path: str, say: Say = nobody) -> Reply:
+def look_up(target: Target, path: str, say: Say = nobody, on_event: OnEvent | None = None) -> Reply:
     """What a server says of itself at a path, which takes no model and so no time. Verbs look up a server here.
 
-    say: told after SOON_S what is waited for. Raises EngineError for a server that cannot be reached, or that has not
-    answered after LOOK_UP_S: it is hung, stopped, or no HTTP server.
+    A server of ours that starts is waited for as long as it lives.    say: told after SOON_S what is waited for.
+    on_event: told how far the start is; say, once, without it.
+
+    Raises EngineError for a server that cannot be reached, or that has not answered after LOOK_UP_S: it is hung,
+    stopped, or no HTTP server.
     """
+    reply = _look_up_once(target, path, say)
+    if starts(reply) and on_event is None:
+        say(f"waiting for {target.base}, which still starts")
+    while starts(reply):
+        if on_event is not None:
+            on_event(Event("wait", f"{target.base}, {progress_of(target)}"))
+        time.sleep(POLL_S)
+        try:
+            reply = _look_up_once(target, path, nobody)
+        except Unreached as error:
+            fact = f"the server at {target.base} ended before it was ready"
+            raise EngineError(f"{fact}; see its log, then start it again") from error
+    return reply
+
+
+class _Code(msgspec.Struct):
+    code: Any = None
+
+
+class _Error(msgspec.Struct):
+    error: _Code
+
+
+def starts(reply: Reply) -> bool:
+    """Whether it is the refusal of a server of ours that will take requests when its model is loaded and compiled."""
+    if reply.status != HTTPStatus.SERVICE_UNAVAILABLE:
+        return False
+    with contextlib.suppress(msgspec.DecodeError):
+        return bool(msgspec.json.decode(reply.body, type=_Error).error.code == "starting")
+    return False
+
+
+class _Start(msgspec.Struct):
+    stage: str
+    done: float
+    total: float
+
+
+class _Load(msgspec.Struct):
+    start: _Start | None = None
+
+
+def progress_of(target: Target) -> str:
+    """How far the start of a server of ours is, by its /load."""
+    with contextlib.suppress(msgspec.DecodeError):
+        found = msgspec.json.decode(ask_once(target, "GET", "/load", limit_s=LOOK_UP_S).body, type=_Load).start
+        if found is not None and found.stage == "load" and found.total:
+            return f"loading {found.done / 1e9:.2f} of {found.total / 1e9:.2f} GB"
+        if found is not None and found.stage == "compile" and found.total:
+            return f"compiling {found.done:.0f} of {found.total:.0f}"
+    return "which still starts"
+
+
+def _look_up_once(target: Target, path: str, say: Say) -> Reply:
 
     async def answered() -> Reply:
         asking = asyncio.ensure_future(ask(target, "GET", path, limit_s=LOOK_UP_S))

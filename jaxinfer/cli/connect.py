@@ -1,17 +1,21 @@
 """`jaxinfer connect`: settings for clients of a running server, made from what it says of itself."""
 
+import contextlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxinfer.cli.bench_serve import base_of, key_of
+from jaxinfer.cli.checklist import Checklist, screen_for
 from jaxinfer.cli.options import GroupedCommand
 from jaxinfer.cli.servers import say
 from jaxinfer.cli.snippets import CLIENTS, Server
 from jaxinfer.errors import ConfigError, EngineError
+from jaxinfer.llm.events import Event
 
 if TYPE_CHECKING:
-    from jaxinfer.bench.http_client import Target
+    from jaxinfer.bench.http_client import Reply, Target
 
 REFUSED = 401
 
@@ -44,16 +48,16 @@ def asked(base: str, model: str | None, key_env: str | None) -> Server:
     model.
     """
     from jaxinfer.bench.http_client import Target
-    from jaxinfer.bench.serve import MODELS, look_up, models_of
+    from jaxinfer.bench.serve import MODELS, models_of
 
     target = Target(base, "")
-    reply = look_up(target, MODELS, say)
+    reply = looked_up(target, MODELS)
     needs_key = reply.status == REFUSED
     if needs_key:
         if key_env is None:
             raise ConfigError(f"{base} asks for a key; name the variable that holds it, as in --api-key-env MY_KEY")
         target = Target(base, key_of(key_env))
-        reply = look_up(target, MODELS, say)
+        reply = looked_up(target, MODELS)
     cards = models_of(target, reply)
     names = [card.id for card in cards]
     if model is not None and model not in names:
@@ -64,13 +68,29 @@ def asked(base: str, model: str | None, key_env: str | None) -> Server:
     return Server(base, card.id, variable, routes(target), card.max_model_len, card.owned_by == "jaxinfer")
 
 
+def looked_up(target: "Target", path: str) -> "Reply":
+    """look_up, with what it waits for on standard error unless -q: a line, or a spinner while the server starts."""
+    from jaxinfer.bench.serve import look_up
+
+    context = click.get_current_context(silent=True)
+    is_quiet = context is not None and context.params.get("quiet", False)
+    with contextlib.ExitStack() as stack:
+        shown: list[Checklist] = []
+
+        def show(event: Event) -> None:
+            if shown:
+                shown[0](event)
+            else:
+                shown.append(stack.enter_context(Checklist(screen_for(sys.stderr, {"quiet": is_quiet}), first=event)))
+
+        return look_up(target, path, say, show)
+
+
 def routes(target: "Target") -> frozenset[str] | None:
     """The paths of /openapi.json; None where there is none."""
     import msgspec
 
-    from jaxinfer.bench.serve import look_up
-
-    reply = look_up(target, "/openapi.json", say)
+    reply = looked_up(target, "/openapi.json")
     if reply.error:
         return None
     try:

@@ -79,7 +79,7 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
 
         async def start() -> None:
             tasks.append(asyncio.create_task(close_at_the_end(llm)))
-            tasks.append(asyncio.create_task(announce(llm, address[0], settings.stall_timeout_s)))
+            tasks.append(asyncio.create_task(announce(llm, address[0], settings.stall_timeout_s, serve_early=is_early)))
             starting = await start_until_serving(llm, checklist)
             tasks.append(starting)
             if not is_early:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # settings of this command that a server which runs already need not share
 NOT_OF_THE_ENGINE = frozenset({"model", "seed", "compile_cache_dir", "download_dir"})
+STARTING = ("starting", "compiling")  # states in which a server does not answer yet, nor know its served name
 TIMEOUT_S = 600.0  # without a byte: a request may wait in the queue
 
 SERVER_OPTIONS: tuple[click.Option, ...] = (
@@ -226,12 +227,14 @@ def server_for(resolved: Resolved, params: Mapping[str, Any]) -> "Server | None"
 
     apart = [source for name, source in resolved.sources.items() if name not in NOT_OF_THE_ENGINE]
     for presence in presences():
-        if serves(presence, resolved.config.model) and presence.status in ("serving", "ready"):
+        if serves(presence, resolved.config.model) and presence.status in (*STARTING, "serving", "ready"):
+            starts = presence.status in STARTING
             which = f"the server at {presence.url} ({presence.model}, pid {presence.pid})"
-            said = f"using {which}{unnamed(resolved, params.get('prompt') or '')}; --own-engine loads the model here"
+            state = f"{', which still starts' if starts else ''}{unnamed(resolved, params.get('prompt') or '')}"
+            said = f"using {which}{state}; --own-engine loads the model here"
             if apart:
                 said = f"loading the model here: {which} may have another {', '.join(apart)}"
             if not params["quiet"]:
                 click.echo(said, err=True)
-            return None if apart else asked(presence.url, presence.model, key_env)
+            return None if apart else asked(presence.url, None if starts else presence.model, key_env)
     return None

@@ -25,7 +25,8 @@ logger = logging.getLogger("jaxinfer.server")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Presence:
-    """A server at one moment. status: of AsyncLLM, or "stalled".    pages_*: 0 until the model is there.
+    """A server at one moment. status: of AsyncLLM, or "stalled", or "compiling" while requests are refused until all is
+    compiled.    pages_*: 0 until the model is there.
 
     model: its first served name, once it is known.    source: the folder, with its whole path, or the id it is from.
     """
@@ -57,13 +58,17 @@ def is_ours(path: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
-async def announce(llm: AsyncLLM, url: str, stall_timeout_s: float) -> None:
-    """Answer whoever connects, until this is cancelled. A folder that cannot be had costs a line in the log."""
+async def announce(llm: AsyncLLM, url: str, stall_timeout_s: float, *, serve_early: bool = False) -> None:
+    """Answer whoever connects, until this is cancelled. A folder that cannot be had costs a line in the log.
+
+    serve_early: of ServerSettings.
+    """
     began_s, path = time.monotonic(), folder() / f"{os.getpid()}.sock"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
-            writer.write(msgspec.json.encode(_presence(llm, url, time.monotonic() - began_s, stall_timeout_s)))
+            found = _presence(llm, url, time.monotonic() - began_s, _status(llm, stall_timeout_s, serve_early))
+            writer.write(msgspec.json.encode(found))
             await writer.drain()
 
     try:
@@ -94,8 +99,13 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
-def _presence(llm: AsyncLLM, url: str, uptime_s: float, stall_timeout_s: float) -> Presence:
-    status = "stalled" if llm.stalled_s > stall_timeout_s else llm.status
+def _status(llm: AsyncLLM, stall_timeout_s: float, serve_early: bool) -> str:
+    if llm.stalled_s > stall_timeout_s:
+        return "stalled"
+    return "compiling" if llm.status == "serving" and not serve_early else llm.status
+
+
+def _presence(llm: AsyncLLM, url: str, uptime_s: float, status: str) -> Presence:
     presence = Presence(os.getpid(), url, llm.config.model, uptime_s, status, source=_source(llm.config.model))
     if llm.status in ("starting", "failed"):
         return presence

@@ -118,11 +118,11 @@ def test_whoever_waits_for_a_server_that_hangs_is_told_so_at_once(cli, model, ho
     assert quiet is None or said not in quiet.err
 
 
-def announced(llm: FakeLLM, cli) -> list[list[str]]:
+def announced(llm: FakeLLM, cli, *, serve_early: bool = False) -> list[list[str]]:
     """The lines of ps while `llm` is announced."""
 
     async def run() -> list[list[str]]:
-        task = asyncio.create_task(presence.announce(llm, "http://here:1", 10.0))
+        task = asyncio.create_task(presence.announce(llm, "http://here:1", 10.0, serve_early=serve_early))
         while not list(presence.sockets()):
             await asyncio.sleep(0.01)
         try:
@@ -158,6 +158,12 @@ def test_a_server_without_a_model_is_shown_with_what_is_known(cli, home, status)
     ((*known, up, shown, running, waiting, pages),) = announced(llm, cli)
     assert known == ["http://here:1", "demo", str(os.getpid())] and re.fullmatch(r"\d+s", up)
     assert (shown, running, waiting, pages) == (status, "0", "0", "-")
+
+
+@pytest.mark.parametrize(("serve_early", "state"), [(False, "compiling"), (True, "serving")])
+def test_a_server_that_refuses_until_all_is_compiled_does_not_serve(cli, home, serve_early, state):
+    (shown,) = announced(FakeLLM(status="serving"), cli, serve_early=serve_early)
+    assert shown[4] == state
 
 
 def test_what_runs_and_waits_is_shown_and_that_it_stalls(cli, home):
