@@ -170,7 +170,9 @@ def local_folder(
         law = f"{what} must be a folder, a hub id or 'demo', got {model!r}, which stands for one"
         raise CheckpointError(f"{law}; name one, as in 'Qwen/Qwen3-0.6B'")
     if path.is_file():
-        cure = "GGUF is not supported, take the safetensors version" if path.suffix == ".gguf" else "name its folder"
+        cure = "name its folder" if (path.parent / "config.json").is_file() else "name a folder or a hub id"
+        if path.suffix == ".gguf":
+            cure = "GGUF is not supported, take the safetensors version"
         raise CheckpointError(f"{what} must be a folder or a hub id, got the file {model!r}; {cure}")
     if url := _URL.fullmatch(model):
         raise CheckpointError(f"{what} must be a folder or a hub id, got the URL {model!r}; name it {url[1]!r}")

@@ -12,6 +12,7 @@ from jaxinfer.cli.checklist import VOLUME_OPTIONS, screen_for, telling
 from jaxinfer.cli.options import EngineCommand, GroupedOption
 from jaxinfer.cli.session import checked_flags, started
 from jaxinfer.cli.transport import transport_for
+from jaxinfer.cli.words import refuse_swapped
 from jaxinfer.config import Resolved
 from jaxinfer.engine.interrupts import ended_by_ctrl_c
 from jaxinfer.errors import ConfigError
@@ -123,6 +124,10 @@ class BatchCommand(EngineCommand):
         elif second is not None and given is not None:
             raise ConfigError(f"there must be one file of rows, got {second} and --input {given}; drop one")
         else:
+            if word is not None and second is not None:
+                refuse_swapped(ctx, word, second, "FILE", is_file_of_rows)
+            if word is not None and second is not None and is_file_of_rows(word):
+                raise ConfigError(f"there must be one file of rows, got {word} and {second}; drop one")
             ctx.params["input"] = second or given
         if ctx.params["input"] is None:
             raise ConfigError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxinfer.cli.bench_serve import base_of, key_of
-from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.checklist import QUIET_OPTION, Checklist, screen_for
 from jaxinfer.cli.options import GroupedCommand
 from jaxinfer.cli.servers import say
 from jaxinfer.cli.snippets import CLIENTS, Server
@@ -110,6 +110,7 @@ command = GroupedCommand(
         ),
         click.Option(["--model"], metavar="NAME", help="Name of the model.  [the server's first]"),
         click.Option(["--api-key-env"], metavar="NAME", help="Variable that holds the server's key."),
+        QUIET_OPTION,
     ],
     help=f"Print settings for clients of a running server, ready to paste. CLIENT is one of {', '.join(CLIENTS)}; "
     "without it all are printed. "

@@ -12,6 +12,7 @@ import click
 
 from jaxinfer.cli.values import refuse_empty
 from jaxinfer.cli.verbs import WholeFault, verb_of_faults
+from jaxinfer.cli.words import MANY_NAMES, NAME_FLAG, keep_given, refuse_many_names, refuse_stray, words_of
 from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources, flag_of
 from jaxinfer.engine.interrupts import interrupts_held
 from jaxinfer.errors import CheckpointError, ConfigError, DeviceError, JaxInferError
@@ -186,7 +187,13 @@ class GroupedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with verb_of_faults(ctx):
-            rest = super().parse_args(ctx, without_foreign(self, ctx, args))
+            own = without_foreign(self, ctx, args)
+            keep_given(ctx, own)
+            try:
+                rest = super().parse_args(ctx, own)
+            except click.UsageError:
+                refuse_stray(self, ctx, words_of(self, ctx))
+                raise
         refuse_empty((param for param in self.get_params(ctx) if not isinstance(param, SettingOption)), ctx)
         return rest
 
@@ -311,19 +318,12 @@ class EngineCommand(GroupedCommand):
             if "unexpected extra argument" in error.message and NAME_FLAG in given:
                 raise WholeFault(MANY_NAMES, ctx) from error  # vLLM takes several names after the flag
             raise
-        self._refuse_many_names(ctx, given)
+        refuse_many_names(ctx, given)
         return rest
 
-    def _refuse_many_names(self, ctx: click.Context, given: Sequence[str]) -> None:
-        """Raise UsageError where the model is a word behind a served name, and nothing says that it is a model."""
-        from jaxinfer.cli.run import names_a_model
-
-        word = ctx.params.get("model_argument")
-        behind = [third for flag, _, third in zip(given, given[1:], given[2:], strict=False) if flag == NAME_FLAG]
-        if word is not None and word in behind and not names_a_model(word):
-            raise WholeFault(f"{MANY_NAMES}; where {word!r} is the model, write it first", ctx)
-
     def invoke(self, ctx: click.Context) -> int:
+        if (word := ctx.params.get("model_argument")) is not None:
+            refuse_stray(self, ctx, [word])
         flags = {name: None if (value := ctx.params[name]) == () else value for name in SETTINGS}
         sources: Mapping[str, str] = {}
         try:
@@ -363,11 +363,6 @@ def as_given(message: str, sources: Mapping[str, str]) -> str:
     return "\n".join(map(line_given, message.split("\n")))
 
 
-NAME_FLAG = "--served-model-name"
-MANY_NAMES = (
-    "--served-model-name must have one name, got several; give it again for each: "
-    "--served-model-name A --served-model-name B"
-)
 EPILOG = (
     "Each option from Model on is also a key of the --config file and a variable: --max-num-seqs is max_num_seqs and "
     "JAXINFER_MAX_NUM_SEQS. Flags win over variables, variables over the file."

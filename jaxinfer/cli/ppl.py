@@ -13,8 +13,10 @@ import click
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.ps import aligned
+from jaxinfer.cli.run import names_a_model
 from jaxinfer.cli.session import started
 from jaxinfer.cli.values import TargetFile
+from jaxinfer.cli.words import refuse_swapped
 from jaxinfer.config import Resolved, counted
 from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.llm.events import Event
@@ -124,6 +126,9 @@ class PplCommand(EngineCommand):
     def invoke(self, ctx: click.Context) -> int:
         word, files = ctx.params["model_argument"], ctx.params["files"]
         if word is not None and (ctx.params["model"] is not None or is_file_of_texts(word)):
+            if ctx.params["model"] is None:
+                for other in (each for each in files if names_a_model(each)):
+                    refuse_swapped(ctx, word, other, "FILE", is_file_of_texts)
             word, files = None, (word, *files)
             ctx.params |= {"model_argument": word, "files": files}
         if not files:

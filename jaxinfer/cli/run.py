@@ -14,6 +14,7 @@ from jaxinfer.cli import chat
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import ANSWER_OPTIONS, first_messages, sampling_params, template_kwargs
 from jaxinfer.cli.talker import SERVER_OPTIONS, talker
+from jaxinfer.cli.words import refuse_swapped
 from jaxinfer.config import Resolved, counted
 from jaxinfer.errors import ConfigError
 
@@ -94,13 +95,6 @@ def full_prompt(prompt: str | None, piped: str, model: str | None = None) -> str
     return "\n\n".join(parts)
 
 
-def refuse_swapped(model: str, prompt: str) -> None:
-    """Raise ConfigError for a prompt in the place of the model, and the model in the prompt's."""
-    if not names_a_model(model) and names_a_model(prompt):
-        cure = f"write `jaxinfer run {prompt} {shlex.quote(model)}`"
-        raise ConfigError(f"MODEL must stand before PROMPT, got {prompt!r} behind it; {cure}")
-
-
 class RunCommand(EngineCommand):
     """`run [MODEL] [PROMPT]`: one word alone is the prompt unless it names a model, or -m has named one."""
 
@@ -109,7 +103,7 @@ class RunCommand(EngineCommand):
         if word is not None and ctx.params["prompt"] is None and (ctx.params["model"] or not names_a_model(word)):
             ctx.params |= {"model_argument": None, "prompt": word}
         elif word is not None and ctx.params["prompt"] is not None:
-            refuse_swapped(word, ctx.params["prompt"])
+            refuse_swapped(ctx, word, ctx.params["prompt"], "PROMPT", lambda each: not names_a_model(each))
         return super().invoke(ctx)
 
 

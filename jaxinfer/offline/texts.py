@@ -15,7 +15,7 @@ MAX_CELL_CHARS = 2**27  # csv's own limit of 131,072 is less than a long documen
 
 def check_text_file(path: Path) -> None:
     """Refuse what read_texts could not begin to read. Raises ConfigError."""
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in SUFFIXES and path.exists():
         raise ConfigError(f"texts must be in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} files, got {path}; rename it")
     check_file(path, most_bytes=MAX_TEXT_BYTES if path.suffix.lower() == ".txt" else None)
 

@@ -1,0 +1,121 @@
+"""Words in wrong places of a command line: a model behind what it stands before, a value without its flag."""
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from typing import Any
+
+import click
+
+from jaxinfer.cli.verbs import WholeFault
+from jaxinfer.errors import ConfigError
+
+NAME_FLAG = "--served-model-name"
+MANY_NAMES = (
+    "--served-model-name must have one name, got several; give it again for each: "
+    "--served-model-name A --served-model-name B"
+)
+_GIVEN = "jaxinfer.given"  # in a context's meta: the words behind the verb
+
+
+def keep_given(ctx: click.Context, args: Sequence[str]) -> None:
+    """Know the words of a verb, which a cure repeats in their right order."""
+    ctx.meta[_GIVEN] = [*args]
+
+
+def refuse_swapped(ctx: click.Context, model: str, other: str, noun: str, is_other: Callable[[str], bool]) -> None:
+    """Raise ConfigError for a word in the place of the model that is meant as another, and the model in its place.
+
+    noun: what the other is called.    is_other: whether a word is meant as that, and not as a model.
+    """
+    if is_other(model) and not is_other(other):
+        rest = _without(ctx.meta.get(_GIVEN) or [model, other], other)
+        law = f"MODEL must stand before {noun}, got {other!r} behind it"
+        raise ConfigError(f"{law}; write `{_command(ctx, [other, *rest])}`")
+
+
+def refuse_many_names(ctx: click.Context, given: Sequence[str]) -> None:
+    """Raise WholeFault where the model is a word behind a served name, and nothing says that it is a model."""
+    from jaxinfer.cli.run import names_a_model
+
+    word = ctx.params.get("model_argument")
+    behind = [third for flag, _, third in zip(given, given[1:], given[2:], strict=False) if flag == NAME_FLAG]
+    if word is not None and word in behind and not names_a_model(word):
+        raise WholeFault(f"{MANY_NAMES}; where {word!r} is the model, write it first", ctx)
+
+
+def refuse_stray(command: click.Command, ctx: click.Context, words: Sequence[str]) -> None:
+    """Raise WholeFault for a word that no model has for its name and that is a value of one of the verb's flags.
+
+    words: of a command line with a fault, or the one that is about to be taken for a model.
+    """
+    for word in words:
+        found = _flag_of(word, {name for param in command.get_params(ctx) for name in param.opts})
+        if found is not None:
+            noun, flag = found
+            rest = _without(ctx.meta[_GIVEN], word)
+            law = f"{noun} must be named with {flag}, got {word!r} alone"
+            raise WholeFault(f"{law}; write `{_command(ctx, [*rest, flag, word])}`", ctx)
+
+
+def words_of(command: click.Command, ctx: click.Context) -> list[str]:
+    """Those that are no flags and no values of them; the first alone where a prompt, which may be any, is among them."""
+    try:
+        values, rest, _ = command.make_parser(ctx).parse_args([*ctx.meta.get(_GIVEN, ())])
+    except click.UsageError:  # it is told by itself
+        return []
+    arguments = [param for param in command.get_params(ctx) if isinstance(param, click.Argument)]
+    places = [values.get(str(param.name)) for param in arguments]
+    words: list[Any] = []
+    for place in places:
+        words += place if isinstance(place, list | tuple) else [place]
+    words = [word for word in (*words, *rest) if isinstance(word, str)]  # click has a mark of its own for none
+    return words[:1] if any(param.name == "prompt" for param in arguments) else words
+
+
+def _flag_of(word: str, options: set[str]) -> tuple[str, str] | None:
+    """What a word is and the flag that takes it; None for a word that may be something else."""
+    from jaxinfer.cli.run import names_a_model
+
+    if "--url" in options and re.fullmatch(r"https?://(?!(www\.)?(huggingface\.co|hf\.co)\b)[^/]+(/v1)?/?", word):
+        return "a server", "--url"
+    kinds = (
+        ("a card", "--for", _is_card),
+        ("a port", "--port", _is_port),
+        ("an address", "--host", _is_address),
+        ("a device", "--device", ("cpu", "cuda").__contains__),
+    )
+    found = next(((noun, flag) for noun, flag, fits in kinds if flag in options and fits(word)), None)
+    return None if found is None or names_a_model(word) else found
+
+
+def _is_card(word: str) -> bool:
+    from jaxinfer.cli.cards import named_target
+
+    try:
+        named_target(word)
+    except ConfigError:
+        return False
+    return True
+
+
+def _is_port(word: str) -> bool:
+    return re.fullmatch(r"[1-9]\d{1,4}", word, re.ASCII) is not None and int(word) < 2**16
+
+
+def _is_address(word: str) -> bool:
+    try:
+        return word == "localhost" or bool(ip_address(word))
+    except ValueError:
+        return False
+
+
+def _without(words: Sequence[str], word: str) -> list[str]:
+    """All but the last of these."""
+    at = len(words) - 1 - [*reversed(words)].index(word) if word in words else len(words)
+    return [*words[:at], *words[at + 1 :]]
+
+
+def _command(ctx: click.Context, words: Sequence[str]) -> str:
+    return f"{ctx.command_path} {shlex.join(words)}"

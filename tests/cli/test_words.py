@@ -1,0 +1,52 @@
+"""Words in wrong places: each is answered with the command line that was meant."""
+
+import pytest
+
+CASES = {
+    "batch q.jsonl demo -o b.jsonl": "MODEL must stand before FILE, got 'demo' behind it; write "
+    "`jaxinfer batch demo q.jsonl -o b.jsonl`",
+    "batch -o b.jsonl q.jsonl org/x": "MODEL must stand before FILE, got 'org/x' behind it; write "
+    "`jaxinfer batch org/x -o b.jsonl q.jsonl`",
+    "batch q.jsonl r.csv -o b.jsonl": "there must be one file of rows, got q.jsonl and r.csv; drop one",
+    "ppl t.txt demo": "MODEL must stand before FILE, got 'demo' behind it; write `jaxinfer ppl demo t.txt`",
+    "ppl demo t.txt no-such": "file not found: no-such; name one that is there",
+    "run Hello demo": "MODEL must stand before PROMPT, got 'demo' behind it; write `jaxinfer run demo Hello`",
+    "plan org/x 4090": "a card must be named with --for, got '4090' alone; write `jaxinfer plan org/x --for 4090`",
+    "plan 4090 org/x": "a card must be named with --for, got '4090' alone; write `jaxinfer plan org/x --for 4090`",
+    "plan h200": "a card must be named with --for, got 'h200' alone; write `jaxinfer plan --for h200`",
+    "serve 8001": "a port must be named with --port, got '8001' alone; write `jaxinfer serve --port 8001`",
+    "serve demo 8001": "a port must be named with --port, got '8001' alone; write `jaxinfer serve demo --port 8001`",
+    "serve 0.0.0.0": "an address must be named with --host, got '0.0.0.0' alone; write `jaxinfer serve --host 0.0.0.0`",
+    "chat cpu": "a device must be named with --device, got 'cpu' alone; write `jaxinfer chat --device cpu`",
+    "chat http://a:1": "a server must be named with --url, got 'http://a:1' alone; write "
+    "`jaxinfer chat --url http://a:1`",
+    "bench serve http://a:1": "a server must be named with --url, got 'http://a:1' alone; write "
+    "`jaxinfer bench serve --url http://a:1`",
+    "connect http://a:1/v1": "a server must be named with --url, got 'http://a:1/v1' alone; write "
+    "`jaxinfer connect --url http://a:1/v1`",
+    "serve a b": "jaxinfer serve takes one MODEL, got 'b' too; leave it out, see `jaxinfer serve --help`",
+    "serve q.jsonl": "the model must be a folder or a hub id, got the file 'q.jsonl'; name a folder or a hub id",
+}
+
+
+@pytest.fixture(autouse=True)
+def files(monkeypatch, tmp_path) -> None:
+    for name in ("q.jsonl", "t.txt"):
+        (tmp_path / name).write_text("{}\n")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("given", CASES)
+def test_a_word_in_a_wrong_place_is_told_the_command_that_was_meant(cli, model, given):
+    outcome = cli(*given.split())
+    assert (outcome.code in (2, 3), outcome.out, outcome.last_line) == (True, "", f"error: {CASES[given]}")
+    assert model.made == []
+
+
+def test_a_prompt_may_be_any_word_and_a_folder_any_model(cli, model, tmp_path):
+    for prompt in ("cpu", "8001", "localhost"):
+        assert cli("run", "demo", prompt).code == 0
+        assert cli("run", prompt).code == 0
+    (tmp_path / "4090").mkdir()
+    (tmp_path / "4090" / "config.json").write_text("{}")
+    assert "--for" not in cli("plan", "4090").last_line
