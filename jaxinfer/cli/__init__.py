@@ -41,6 +41,21 @@ VERBS = {
     "help": "Show the help of a verb.",
 }
 
+# verbs of other programs that have no namesake here: what to do instead, as docs/coming-from.md says it
+VERBS_OF_OTHERS = {
+    "create": "name settings in a file: `jaxinfer serve MODEL --config FILE.toml`",
+    "push": "jaxinfer uploads nothing; `hf upload` does",
+    "cp": "give a model another name with `jaxinfer serve MODEL --served-model-name NAME`",
+    "launch": "`jaxinfer connect` prints the settings of clients",
+    "convert": "not needed, safetensors are read as they are: `jaxinfer serve FOLDER`",
+    "quantize": "weights are rounded as they are loaded: `jaxinfer serve MODEL --quantization int8`",
+    "complete": "`jaxinfer run MODEL PROMPT --raw` completes a text",
+    "generate": "`jaxinfer run MODEL PROMPT` answers a prompt",
+    "run-batch": "`jaxinfer batch MODEL FILE -o FILE` answers the rows of a file",
+    "download": "`jaxinfer pull MODEL` downloads a model",
+    "ls": "`jaxinfer list` shows the models on this machine",
+}
+
 START_MENU = """\
 jaxinfer serve             the bundled demo model on http://127.0.0.1:8000
 jaxinfer chat              talk to it here
@@ -53,6 +68,8 @@ def meant(word: str) -> str | None:
     """What to say of a prompt or a model in the place of a verb; None for every other word."""
     from jaxinfer.cli.run import names_a_model
 
+    if word in VERBS_OF_OTHERS:
+        return f"jaxinfer has no command {word!r}; {VERBS_OF_OTHERS[word]}"
     is_text = any(map(str.isspace, word.strip()))
     if not is_text and not names_a_model(word):
         return None

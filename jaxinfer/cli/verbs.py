@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-ALIKE = 0.6  # verbs are short: bench is half of nosuch
+ALIKE = 0.75  # verbs are short: convert is 0.71 of connect, and half of nosuch is bench
 ENDING = ("rm", "stop")  # a typo that could mean another verb is not told one that removes or ends something
 
 
@@ -68,13 +68,12 @@ class Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._verbs:
-            from jaxinfer.config import nearest_name
-
             if self._otherwise is not None and (said := self._otherwise(cmd_name)):
                 raise WholeFault(said, ctx)
             safe = [verb for verb in self._verbs if verb not in ENDING]
-            known = safe if nearest_name(cmd_name, safe, ALIKE) else self._verbs
-            raise click.UsageError(unknown(cmd_name, known, "command"), ctx)
+            near = nearest_verb(cmd_name, safe) or nearest_verb(cmd_name, list(self._verbs))
+            cure = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(self._verbs))}"
+            raise click.UsageError(f"unknown command {cmd_name!r}, {cure}", ctx)
         command: click.Command = importlib.import_module(f"{self._modules}{cmd_name}").command
         return command
 
@@ -96,10 +95,14 @@ def _help_all_option() -> click.Option:
     )
 
 
-def unknown(name: str, known: Collection[str], what: str) -> str:
-    from jaxinfer.config import unknown_name
+def nearest_verb(word: str, verbs: Collection[str]) -> str | None:
+    """The verb that is a slip away, begins with the word, or is spelt much like it; None where none is near."""
+    from jaxinfer.config import nearest_name
 
-    return unknown_name(name, known, what, cutoff=ALIKE)
+    folded = word.casefold()
+    begin = [verb for verb in verbs if len(folded) > 2 and verb.startswith(folded)]
+    slips = [verb for verb in verbs if verb == folded or (len(folded) > 2 and is_one_slip(folded, verb))]
+    return nearest_name(word, slips, 0.0) or nearest_name(word, verbs, ALIKE) or (begin[0] if len(begin) == 1 else None)
 
 
 def is_one_slip(name: str, other: str) -> bool:

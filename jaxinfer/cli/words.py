@@ -60,7 +60,7 @@ def refuse_stray(command: click.Command, ctx: click.Context, words: Sequence[str
 
 
 def words_of(command: click.Command, ctx: click.Context) -> list[str]:
-    """Those that are no flags and no values of them; the first alone where a prompt, which may be any, is among them."""
+    """Those that are neither flags nor values of them; the first alone where one is a prompt, which may be any."""
     try:
         values, rest, _ = command.make_parser(ctx).parse_args([*ctx.meta.get(_GIVEN, ())])
     except click.UsageError:  # it is told by itself

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jaxinfer.cli import VERBS, _near, main
+from jaxinfer.cli import VERBS, VERBS_OF_OTHERS, _near, main
 from jaxinfer.cli import jaxinfer as program
 from jaxinfer.cli.options import FLAGS
 from jaxinfer.cli.verbs import ENDING, is_one_slip
@@ -322,6 +322,30 @@ def test_a_typo_of_another_verb_is_never_told_one_that_removes_or_ends():
         for typo in {*typos(verb)} - set(VERBS):
             assert not any(f"did you mean '{ending}'" in told(typo) for ending in ENDING), typo
     assert "did you mean 'stop'?" in told("stopp") and "did you mean 'rm'?" in told("rmm")
+
+
+@pytest.mark.parametrize("word", ["create", "push", "launch", "convert", "cp", "login", "update", "start", "train"])
+def test_a_word_that_is_near_no_verb_gets_no_hint_at_one(cli, word):
+    outcome = cli(word)
+    assert outcome.code == 2 and "did you mean" not in outcome.last_line
+    answer = VERBS_OF_OTHERS.get(word)
+    known = f"known are {', '.join(sorted(VERBS))}"
+    assert outcome.last_line.startswith(
+        f"error: jaxinfer has no command {word!r}; {answer}" if answer else f"error: unknown command {word!r}, {known}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "verb"), [("vers", "version"), ("RUN", "run"), ("benhc", "bench"), ("conect", "connect")]
+)
+def test_a_slip_or_a_beginning_of_a_verb_is_told_the_verb(cli, word, verb):
+    assert cli(word).last_line == f"error: unknown command {word!r}, did you mean {verb!r}?"
+
+
+def test_what_is_said_of_other_programs_verbs_names_verbs_that_there_are():
+    for said in VERBS_OF_OTHERS.values():
+        assert set(re.findall(r"jaxinfer ([a-z]+) [A-Z]", said)) <= set(VERBS)
+    assert not set(VERBS_OF_OTHERS) & set(VERBS)
 
 
 HELP_ALL = "see `jaxinfer serve --help-all`"
