@@ -12,7 +12,15 @@ import click
 
 from jaxinfer.cli.values import refuse_empty
 from jaxinfer.cli.verbs import WholeFault, verb_of_faults
-from jaxinfer.cli.words import MANY_NAMES, NAME_FLAG, keep_given, refuse_many_names, refuse_stray, words_of
+from jaxinfer.cli.words import (
+    MANY_NAMES,
+    NAME_FLAG,
+    keep_given,
+    refuse_flag_as_value,
+    refuse_many_names,
+    refuse_stray,
+    words_of,
+)
 from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources, flag_of
 from jaxinfer.engine.interrupts import interrupts_held
 from jaxinfer.errors import CheckpointError, ConfigError, DeviceError, JaxInferError
@@ -187,6 +195,7 @@ class GroupedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with verb_of_faults(ctx):
+            refuse_flag_as_value(ctx, [each for each in self.get_params(ctx) if isinstance(each, click.Option)], args)
             own = without_foreign(self, ctx, args)
             keep_given(ctx, own)
             try:

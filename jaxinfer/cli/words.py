@@ -45,6 +45,23 @@ def refuse_many_names(ctx: click.Context, given: Sequence[str]) -> None:
         raise WholeFault(f"{MANY_NAMES}; where {word!r} is the model, write it first", ctx)
 
 
+def refuse_flag_as_value(ctx: click.Context, options: Sequence[click.Option], args: Sequence[str]) -> None:
+    """Raise WholeFault for a flag in the place of another one's value, which click would take as that."""
+    takes_value: dict[str, Any] = {name: option for option in options if not option.is_flag for name in option.opts}
+    known = {name for option in options for name in option.opts + option.secondary_opts}
+    words = iter(range(len(args)))
+    for at in words:
+        word = args[at]
+        if word == "--":
+            return
+        if word not in takes_value or at + 1 == len(args):
+            continue
+        value = args[next(words)]
+        is_text = takes_value[word].metavar in ("TEXT", "JSON")
+        if value.partition("=")[0] in known or (not is_text and re.match(r"--[a-z]", value)):
+            raise WholeFault(f"{word} needs a value, got none before {value}; see `{ctx.command_path} --help`", ctx)
+
+
 def refuse_stray(command: click.Command, ctx: click.Context, words: Sequence[str]) -> None:
     """Raise WholeFault for a word that no model has for its name and that is a value of one of the verb's flags.
 

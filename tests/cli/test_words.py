@@ -43,6 +43,35 @@ def test_a_word_in_a_wrong_place_is_told_the_command_that_was_meant(cli, model, 
     assert model.made == []
 
 
+@pytest.mark.parametrize(
+    ("given", "flag", "next_flag"),
+    [
+        ("serve --host --port 8155", "--host", "--port"),
+        ("serve --served-model-name --port 8155", "--served-model-name", "--port"),
+        ("serve demo --port --host=0.0.0.0", "--port", "--host=0.0.0.0"),
+        ("serve --host --prot 1", "--host", "--prot"),
+        ("run hi --system --top-k 3", "--system", "--top-k"),
+        ("batch demo q.jsonl -o --resume", "-o", "--resume"),
+        ("bench serve --url --requests 3", "--url", "--requests"),
+        ("plan --for -v", "--for", "-v"),
+        ("run hi -m -q", "-m", "-q"),
+    ],
+)
+def test_a_flag_is_no_value_of_the_flag_before_it(cli, model, given, flag, next_flag):
+    verb = given.split(" -")[0].replace(" demo", "").replace(" hi", "").replace(" q.jsonl", "")
+    outcome = cli(*given.split())
+    said = f"error: {flag} needs a value, got none before {next_flag}; see `jaxinfer {verb} --help`"
+    assert (outcome.code, outcome.last_line, model.made) == (2, said, [])
+
+
+@pytest.mark.parametrize("value", ["--", "-x", "--- end", "--done"])
+def test_a_text_may_begin_with_dashes_and_a_value_may_be_negative(cli, model, value):
+    assert cli("run", "hi", "--stop", value).code == 0
+    assert model.llm.calls[0].params.stop == [value]
+    assert cli("run", "hi", "--stop=--top-k").code == 0
+    assert "needs a value" not in cli("run", "hi", "--temperature", "-1").last_line
+
+
 def test_a_prompt_may_be_any_word_and_a_folder_any_model(cli, model, tmp_path):
     for prompt in ("cpu", "8001", "localhost"):
         assert cli("run", "demo", prompt).code == 0
