@@ -28,7 +28,7 @@ from jaxinfer.checkpoint.contents import (
 )
 from jaxinfer.config import EngineConfig, counted, nearest_name, size_words
 from jaxinfer.errors import CheckpointError, HubUnreachable, file_fault
-from jaxinfer.models.known import nearest, unsupported
+from jaxinfer.models.known import nearest, of_ollama, unsupported
 from jaxinfer.models.overrides import OverriddenConfig
 
 if TYPE_CHECKING:
@@ -45,6 +45,14 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _URL = re.compile(r"(?:https?://[^/]+|hf\.co|huggingface\.co)/([^/]+/[^/?#:]+).*")
 TAGGED = re.compile(r"(?:[\w.-]+/)?([A-Za-z][\w.-]*):(latest|e?\d[\d.x]*[bm](?:-[\w.-]+)?)")
 """A model as Ollama names it: its family, then its size or the newest."""
+UNTAGGED = re.compile(
+    r"(qwen|qwq|deepseek|mistral|ministral|mixtral|codestral|devstral|gemma|gpt-oss|smollm|granite|(code|tiny)?llama|phi(?=\d))"
+    r"-?(v?\d+(\.\d+)?)?(-(r1|v\d(\.\d)?|coder|instruct|reasoning|mini|small|large|nemo|embedding))?",
+    re.IGNORECASE,
+)
+"""A family as Ollama names it, without a size: no name that the hub has without its organisation. A server may serve a
+model under it, so only who looks for it on the hub refuses it.
+"""
 BLANKS = ("MODEL", "FOLDER")  # what help texts and pages say where a model is to be named
 TOKENIZER_FLAG = "--tokenizer"
 _MAX_SIBLINGS = 10_000  # folder entries looked through for a did-you-mean
@@ -140,7 +148,12 @@ def find_repo(
     """
     from jaxinfer.checkpoint import hub  # takes half a second to import, and a folder does not need it
 
-    suggestion = _suggestion(model, cached_ids(download_dir))
+    cached = cached_ids(download_dir)
+    if UNTAGGED.fullmatch(model) and model not in cached and _nearest_path(_expanded(model)) is None:
+        known = of_ollama(model)
+        if known or not unsupported(model):
+            raise _name_of_ollama("the model", model, known)
+    suggestion = _suggestion(model, cached)
     try:
         repo = hub.find(model, revision, download_dir, suggestion, on_progress or _ignore)
     except HubUnreachable as error:  # no config.json can say it
@@ -177,14 +190,18 @@ def local_folder(
     if url := _URL.fullmatch(model):
         raise CheckpointError(f"{what} must be a folder or a hub id, got the URL {model!r}; name it {url[1]!r}")
     if tag := TAGGED.fullmatch(model):
-        known = nearest(f"{tag[1]}-{tag[2]}")
-        cure = f"name it {known!r}" if known else "name the model as huggingface.co does, as in 'Qwen/Qwen3-0.6B'"
-        raise CheckpointError(f"{what} must be a folder or a hub id, got {model!r}, a name of Ollama's; {cure}")
+        raise _name_of_ollama(what, model, nearest(f"{tag[1]}-{tag[2]}") or of_ollama(tag[1], tag[2]))
     if path.suffix == ".gguf":
         raise CheckpointError(f"cannot run {model}: {unsupported(model)}")
     if _HUB_ID.fullmatch(model) and ".." not in model:
         return None
     raise CheckpointError(f"{what} must be {law}, got {model!r}; {_suggestion(model, ())}")
+
+
+def _name_of_ollama(what: str, model: str, known: str | None) -> CheckpointError:
+    """Of a name that means something to Ollama. known: its name on the hub, where we know it."""
+    cure = f"name it {known!r}" if known else "name the model as huggingface.co does, as in 'Qwen/Qwen3-0.6B'"
+    return CheckpointError(f"{what} must be a folder or a hub id, got {model!r}, a name of Ollama's; {cure}")
 
 
 def _expanded(model: str) -> Path:

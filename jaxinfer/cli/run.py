@@ -54,10 +54,10 @@ def names_a_model(word: str) -> bool:
     if not word or any(char.isspace() for char in word):
         return False
     from jaxinfer.checkpoint.cached import cached_ids
-    from jaxinfer.checkpoint.resolve import TAGGED
+    from jaxinfer.checkpoint.resolve import TAGGED, UNTAGGED
     from jaxinfer.cli.servers import presences, serves
 
-    if TAGGED.fullmatch(word):
+    if TAGGED.fullmatch(word) or UNTAGGED.fullmatch(word):
         return True
     return any(serves(presence, word) for presence in presences()) or word in cached_ids(None)
 

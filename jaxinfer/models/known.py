@@ -158,3 +158,16 @@ def nearest(name: str) -> str | None:
     folded = {known.rpartition("/")[2]: known for known in _BY_FOLDED} | dict(zip(_BY_FOLDED, _BY_FOLDED, strict=True))
     match = difflib.get_close_matches(name.casefold().removesuffix("-instruct"), folded, n=1, cutoff=0.8)
     return _BY_FOLDED[folded[match[0]]] if match else None
+
+
+_USUAL_SIZES = ("8b", "7b", "3b", "70b")  # what Ollama takes for a family without a size
+
+
+def of_ollama(family: str, size: str = "") -> str | None:
+    """The known name of a model that Ollama names so; the shortest of several. size: as its tag says it, if it does."""
+    begin = re.sub(r"^llama(?=\d)", "llama-", family.casefold())
+    sizes = _USUAL_SIZES if size in ("", "latest") else (size.casefold().partition("-")[0],)
+    names = [known for known in _BY_FOLDED if known.rpartition("/")[2].startswith(begin)]
+    ends = ([known for known in names if known.endswith(f"-{each}")] for each in sizes)
+    found = next((some for some in ends if some), [])
+    return _BY_FOLDED[min(found, key=len)] if found else None

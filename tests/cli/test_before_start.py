@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from jaxinfer.checkpoint.resolve import DEMO_FOLDER, local_folder
+from jaxinfer.checkpoint.resolve import DEMO_FOLDER, find_repo, local_folder
 from jaxinfer.cli.options import check_start
 from jaxinfer.cli.run import names_a_model
 from jaxinfer.config import EngineConfig
@@ -142,7 +142,9 @@ def test_show_tells_what_is_wrong_with_a_folder(cli, damaged, request):
     [
         ("qwen3:0.6b", "name it 'Qwen/Qwen3-0.6B'"),
         ("qwen3:8b-q4_K_M", "a name of Ollama's; name "),
-        ("library/llama3.2:latest", "a name of Ollama's; name the model as huggingface.co does"),
+        ("library/llama3.2:latest", "a name of Ollama's; name it 'meta-llama/Llama-3.2-3B'"),
+        ("mistral:7b", "a name of Ollama's; name the model as huggingface.co does"),
+        ("deepseek-r1:7b", "a name of Ollama's; name it 'deepseek-ai/DeepSeek-R1-Distill-Qwen-7B'"),
         ("hf.co/Qwen/Qwen3-0.6B", "name it 'Qwen/Qwen3-0.6B'"),
         ("huggingface.co/Qwen/Qwen3-0.6B:Q8_0", "name it 'Qwen/Qwen3-0.6B'"),
         ("https://huggingface.co/Qwen/Qwen3-0.6B/tree/main", "name it 'Qwen/Qwen3-0.6B'"),
@@ -158,6 +160,28 @@ def test_a_name_of_elsewhere_is_told_its_name_here(cli, model, tmp_path, monkeyp
     for verb in ("run", "pull", "rm", "show"):
         outcome = cli(verb, name, stdin="hi")
         assert (outcome.code, model.made) == (3, []) and ours in outcome.last_line, verb
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("qwen3", "name it 'Qwen/Qwen3-8B'"),
+        ("qwen2.5-coder", "name it 'Qwen/Qwen2.5-Coder-7B'"),
+        ("llama3", "name it 'meta-llama/Llama-3.1-8B'"),
+        ("llama3.3", "name it 'meta-llama/Llama-3.3-70B'"),
+        ("deepseek-r1", "name it 'deepseek-ai/DeepSeek-R1-0528-Qwen3-8B'"),
+        ("mistral", "name the model as huggingface.co does"),
+    ],
+)
+def test_a_family_of_ollama_s_is_answered_as_with_its_size(name, ours, monkeypatch, tmp_path):
+    """Without the hub, and only by who looks there: a server may serve a model under such a name."""
+    monkeypatch.chdir(tmp_path)
+    assert names_a_model(name) and local_folder(name) is None
+    with pytest.raises(CheckpointError) as refusal:
+        find_repo(name, None, tmp_path, ("weights",))
+    assert str(refusal.value).startswith(
+        f"the model must be a folder or a hub id, got {name!r}, a name of Ollama's; {ours}"
+    )
 
 
 @pytest.mark.parametrize("name", ["MODEL", "FOLDER", "./FOLDER", "/models/MODEL"])
