@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from jaxinfer.cli import protection, storage, transport
-from jaxinfer.cli.checklist import Checklist, LogScreen
+from jaxinfer.cli.checklist import QUIET_OPTION, Checklist, LogScreen, screen_for
 from jaxinfer.cli.options import EngineCommand, FiniteRange, server_option
 from jaxinfer.cli.protection import LOOPBACK, server_settings, tls
 from jaxinfer.cli.servers import presences
@@ -58,7 +58,8 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its news of starting and stopping is ours to tell
     address: list[str] = []
     tasks: list[asyncio.Task[None]] = []
-    screen, is_early = LogScreen() if params["log_format"] == "json" else None, params["serve_early"]
+    is_early, is_json = params["serve_early"], params["log_format"] == "json"
+    screen = LogScreen() if is_json and not params["quiet"] else screen_for(sys.stderr, {"quiet": params["quiet"]})
     with tracer_for(params["otlp_traces_endpoint"]) as tracer, Checklist(screen, until_serving=is_early) as checklist:
         for line in (*opening(resolved), *unusual(params, settings)):
             checklist.say(line)
@@ -284,6 +285,8 @@ OPTIONS: tuple[click.Option, ...] = (
         "Let clients trace the device with /start_profile and /stop_profile, into this folder.",
         metavar="DIR",
     ),
+    click.Option(["-v", "--verbose"], is_flag=True, is_eager=True, help="Show each step of the start, as without it."),
+    QUIET_OPTION,
     *transport.OPTIONS,
     *protection.OPTIONS,
     *storage.OPTIONS,

@@ -112,7 +112,7 @@ REASONS = {
     "--disable-overlap-schedule --no-async-scheduling": "use --run-ahead 0",
     "--no-cont-batching -nocb": "use --scheduling static",
     "--no-cache-prompt --disable-radix-cache": "use --no-enable-prefix-caching",
-    "--log-level --uvicorn-log-level --log-level-http -lv --verbose": LEVEL,
+    "--log-level --uvicorn-log-level --log-level-http -lv": LEVEL,
     "--mmproj -mm --limit-mm-per-prompt --encoder-urls --mm-attention-backend": IMAGES,
     "-md -ngld --draft-max --model-draft --speculative-config --override-tensor-draft": SPECULATION,
     "--cpu-moe -ncmoe --moe-runner-backend --expert-balancedness-report-mode": EXPERTS,

@@ -49,6 +49,15 @@ def test_by_default_the_demo_is_served_on_this_machine_alone(cli, model, served)
     assert lines[-1].startswith("try it   curl -N http://127.0.0.1:8000/v1/chat/completions ")
 
 
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_serve_is_as_quiet_as_other_verbs_and_takes_their_v(cli, model, served, log_format):
+    quiet = cli("serve", "demo", "-q", "--log-format", log_format)
+    assert (quiet.code, quiet.out + quiet.err, len(served)) == (0, "", 1)
+    said = cli("serve", "demo", "--log-format", log_format)
+    for flag in ("-v", "--verbose"):
+        assert cli("serve", "demo", flag, "--log-format", log_format).err.count("\n") == said.err.count("\n")
+
+
 def test_host_port_and_patience_come_from_flags_or_variables(cli, model, served, monkeypatch):
     cli("serve", "--host", "localhost", "--port", "0", "--drain-timeout-s", "1.5")
     monkeypatch.setenv("JAXINFER_HOST", "::1")
