@@ -4,7 +4,9 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -93,7 +95,7 @@ def test_ctrl_c_ends_the_wait(cli, model, monkeypatch):
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(serve.time, "sleep", interrupt)
+    monkeypatch.setattr(serve, "time", SimpleNamespace(**{**vars(time), "sleep": interrupt}))
     with starting("serving", 0.1) as (_, url):
         outcome = cli("run", "hi", "--url", url)
     assert outcome.code == 130 and "Traceback" not in outcome.err
