@@ -110,7 +110,9 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path, name, content, says):
 
 
 def test_a_file_that_is_no_text_is_refused_before_anything_starts(tmp_path):
+    for name in ("a.pdf", "a.txt"):
+        with pytest.raises(ConfigError, match="file not found: "):
+            check_text_file(tmp_path / name)
+    (tmp_path / "a.pdf").touch()
     with pytest.raises(ConfigError, match=r"must be in \.txt, \.jsonl or \.csv files"):
         check_text_file(tmp_path / "a.pdf")
-    with pytest.raises(ConfigError, match="file not found: "):
-        check_text_file(tmp_path / "a.txt")

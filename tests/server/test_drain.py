@@ -62,7 +62,8 @@ def test_sigterm_refuses_new_work_lets_eight_streams_finish_and_leaves_no_proces
     assert not any(os.path.exists(f"/proc/{other}") for other in others)
     log = (tmp_path / "log").read_text()
     assert not re.search("Traceback|ERROR", log)
-    assert "SIGTERM: stopping after 8 answers, within " in log and log.endswith(" stopped\n")
+    # nine, where /ready was asked before the server had seen the signal
+    assert re.search("SIGTERM: stopping after [89] answers, within ", log) and log.endswith(" stopped\n")
 
 
 def test_a_second_sigterm_ends_every_stream_with_its_last_event_and_leaves_no_process(tmp_path):
