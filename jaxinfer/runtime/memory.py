@@ -35,7 +35,7 @@ from jaxinfer.runtime.plan import MAX_LOGIT_BIAS, Sampler
 from jaxinfer_kernels.linear.quantized import Quantized
 
 GIB = 2**30
-_CPU_SHARE, _CPU_MOST = 1 / 4, 4 * GIB  # of the free memory for pages, so that the machine stays usable
+_CPU_SHARE, _CPU_MOST = 1 / 4, 4 * GIB  # of the free memory for pages that nobody asked for: others use it too
 _HOST_BYTES, _CPU_HOST_SHARE = 2 * GIB, 1 / 8  # for pages that the pool has no room for; at most of a CPU's free memory
 _OTHERWISE = "free some memory, or choose a smaller model or dtype"
 _GPU_RESERVE = GIB // 2  # CUDA graphs, the collective and library workspaces inside JAX's pool
@@ -407,7 +407,7 @@ def _room_for_pages(config: EngineConfig, platform: str, needs: Needs) -> int:
     if platform != "cpu" or config.num_pages is not None:
         return needs.left
     share = min(int((needs.free - needs.weights) * _CPU_SHARE), _CPU_MOST) - needs.states
-    return min(needs.left, max(share, needs.least_pages))
+    return min(needs.left, max(share, needs.needed_pages))
 
 
 def _size_rounded_up(num_bytes: int) -> str:

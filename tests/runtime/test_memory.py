@@ -318,7 +318,6 @@ REFUSED = [
         {"kv_cache_memory_bytes": 10**9},
     ),
     ({"kv_cache_memory_bytes": 10**9, "max_model_len": 40000}, "kv_cache_memory_bytes must hold one sequence", None),
-    ({"max_model_len": 40960}, "the pages must hold one sequence of 40,960 tokens", None),
     (
         {"enable_chunked_prefill": False, "max_num_batched_tokens": 100, "max_model_len": 3000},
         r"the longest prompt \(3000\) without chunked prefill, got 100",
@@ -456,6 +455,17 @@ def test_a_cpu_whose_steps_leave_no_room_takes_smaller_ones() -> None:
     steps = [plan(free=weights + left * 2**20).limits for left in (60, 80, 100, 200, 1000)]
     sizes = [(one.max_num_batched_tokens, one.max_num_seqs) for one in steps]
     assert sizes == [(16, 1), (32, 2), (64, 4), (128, 8), (256, 16)]
+
+
+def test_a_cpu_has_the_pages_of_a_length_that_is_asked_for_where_they_fit() -> None:
+    """Beyond the share of the memory that it takes unasked."""
+    free = plan().weights + 400 * 2**20
+    unasked = plan(free=free).limits.cache_tokens
+    for tokens in (unasked // 2, unasked + 16, 2 * unasked):
+        assert plan(free=free, max_model_len=tokens).limits.max_model_len == tokens
+    with pytest.raises(DeviceError, match="the pages must hold one sequence of .*; lower max_model_len to ") as error:
+        plan(free=free, max_model_len=6 * unasked)
+    plan(free=free, max_model_len=int(re.findall(r"max_model_len to (\d+)", str(error.value))[0]))
 
 
 def test_pages_are_not_to_be_lowered_where_the_weights_alone_do_not_fit() -> None:
