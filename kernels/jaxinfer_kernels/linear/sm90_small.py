@@ -224,9 +224,10 @@ def _kernel(plan: SmallConfig, *refs: Ref, **smem: Ref) -> None:
                 return weights
 
             def multiplied(
-                j: jax.Array, total: jax.Array, scale: jax.Array, weights: jax.Array, meanwhile: Callable[[], jax.Array]
+                j: jax.Array, total: jax.Array, weights: jax.Array, meanwhile: Callable[[], jax.Array]
             ) -> tuple[jax.Array, jax.Array]:
                 """The total with block j, and what `meanwhile` makes while the product runs."""
+                scale = scale_of(j) if plan.has_blocks else None
 
                 def multiply(acc: Ref) -> tuple[jax.Array, jax.Array]:
                     left = weights
@@ -239,12 +240,11 @@ def _kernel(plan: SmallConfig, *refs: Ref, **smem: Ref) -> None:
                     return acc[...], rest
 
                 part, rest = pl.run_scoped(multiply, plgpu.ACC((ROWS, plan.columns), F32))
-                return total + (part * scale if plan.has_blocks else part), rest
+                return total + (part if scale is None else part * scale), rest
 
             def step(j: jax.Array, total: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
                 """The total with block j, and the next block's weights."""
-                scale = scale_of(j) if plan.has_blocks else F32(0)
-                return multiplied(j, total, scale, weights, lambda: widened(j + 1))
+                return multiplied(j, total, weights, lambda: widened(j + 1))
 
             def two_steps(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
                 # Two, since the registers of a running product cannot take the weights of the next.
@@ -255,8 +255,7 @@ def _kernel(plan: SmallConfig, *refs: Ref, **smem: Ref) -> None:
             if last % 2:
                 carry = step(I32(last - 1), *carry)
             total, weights = carry
-            scale = scale_of(I32(last)) if plan.has_blocks else F32(0)
-            return multiplied(I32(last), total, scale, weights, lambda: weights)[0]
+            return multiplied(I32(last), total, weights, lambda: weights)[0]
 
         if plan.shared is None:
             acc = pl.run_scoped(product, plgpu.ACC((ROWS, plan.columns), F32))
