@@ -71,7 +71,7 @@ class Report:
         details, which a terminal has no room for beside the tables.    is_aligned: tables in columns, as a terminal
         shows them, and no Markdown.
         """
-        lines_of = _columns if is_aligned else _lines
+        lines_of = columns_of if is_aligned else markdown_of
         facts = self.all_facts()
         if is_brief and self.details:
             more = f"{len(self.details)} facts of the start: -v shows them, --json writes them"
@@ -134,12 +134,14 @@ def _difference(new: Value, old: Value) -> str:
     return f" ({(new / old - 1) * 100:+.1f} %)" if numbers and old and new != old else ""  # type: ignore[operator]
 
 
-def _lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
+def markdown_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table, for files and pipes."""
+    lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def _columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [*([columns] if all(columns) else []), *rows]  # of facts the head says nothing
+def columns_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table, for a terminal."""
+    lines = [*([head] if all(head) else []), *rows]  # of facts the head says nothing
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     return "\n".join("  ".join(map(str.ljust, cells, widths)).rstrip() for cells in lines)

@@ -41,7 +41,7 @@ VERBS = {
     "help": "Show the help of a verb.",
 }
 
-# verbs of other programs that have no namesake here: what to do instead, as docs/coming-from.md says it
+# verbs of other programs that have no namesake here: what to do instead
 VERBS_OF_OTHERS = {
     "create": "name settings in a file: `jaxinfer serve MODEL --config FILE.toml`",
     "push": "jaxinfer uploads nothing; `hf upload` does",

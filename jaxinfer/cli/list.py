@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
+from jaxinfer.bench.report import columns_of
 from jaxinfer.cli.checklist import reading
 from jaxinfer.cli.disk import CACHE_OPTION, check_cache, demo_folder, fit_words, free_memory, type_words
 from jaxinfer.cli.options import GroupedCommand
-from jaxinfer.cli.ps import aligned
 from jaxinfer.config import size_words
 
 HEAD = ("NAME", "SIZE", "TYPE", "FITS")
@@ -18,8 +18,7 @@ def run(download_dir: str | None) -> int:
     check_cache(download_dir)
     with reading("the models on this machine"):
         found = rows(download_dir)
-    for line in aligned([HEAD, *found]):
-        click.echo(line)
+    click.echo(columns_of(HEAD, found))
     return 0
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
+from jaxinfer.bench.report import columns_of
 from jaxinfer.cli.cards import CHANGES, TargetDevice, choose_target, describe, fits, model_on, plan_on
 from jaxinfer.cli.checklist import reading
 from jaxinfer.cli.options import as_given
-from jaxinfer.cli.ps import aligned
 from jaxinfer.config import EngineConfig, Resolved, size_words
 from jaxinfer.errors import ConfigError, DeviceError
 
@@ -30,8 +30,7 @@ def list_models(resolved: Resolved, name: str | None, memory: str | None) -> int
         target = choose_target(name, memory, resolved.config.device)
         found = [(model, *fit_of(KNOWN[model], resolved.config, target)) for model in sorted(KNOWN)]
         rows = [(model, weights, as_given(fit, resolved.sources)) for model, weights, fit in found]
-    for line in [describe(target), *aligned([HEAD, *rows])]:
-        click.echo(line)
+    click.echo(f"{describe(target)}\n{columns_of(HEAD, rows)}")
     return 0
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxinfer.bench.report import columns_of, markdown_of
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.options import EngineCommand
-from jaxinfer.cli.ps import aligned
 from jaxinfer.cli.run import names_a_model
 from jaxinfer.cli.session import started
 from jaxinfer.cli.values import TargetFile
@@ -51,11 +51,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     lines = [line_of(path.name, *row) for path, row in zip(paths, rows, strict=True)]
     if len(rows) > 1:
         lines.append(line_of("all", sum(count for count, _ in rows), sum((fit for _, fit in rows), Fit())))
-    if sys.stdout.isatty():
-        click.echo("\n".join(aligned([HEAD, *lines])))
-        return 0
-    for cells in (HEAD, ["---"] * len(HEAD), *lines):
-        click.echo("| " + " | ".join(cells) + " |")
+    click.echo((columns_of if sys.stdout.isatty() else markdown_of)(HEAD, lines))
     return 0
 
 

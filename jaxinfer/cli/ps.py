@@ -1,10 +1,11 @@
 """`jaxinfer ps`: this user's running servers on this machine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
+from jaxinfer.bench.report import columns_of
 from jaxinfer.cli.options import GroupedCommand
 from jaxinfer.cli.servers import PATIENCE_S, found_servers
 
@@ -17,8 +18,7 @@ HEAD = ("ADDRESS", "MODEL", "PID", "UP", "STATE", "RUNNING", "WAITING", "PAGES")
 def run() -> int:
     """Print a line for each."""
     rows = list(_rows())
-    for line in aligned([HEAD, *rows]) if rows else ["no server of yours is running here"]:
-        click.echo(line)
+    click.echo(columns_of(HEAD, rows) if rows else "no server of yours is running here")
     return 0
 
 
@@ -47,12 +47,6 @@ def duration(seconds: float) -> str:
             parts.append(f"{left // size}{unit}")
         left %= size
     return " ".join(parts[:2])
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """In columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 command = GroupedCommand(

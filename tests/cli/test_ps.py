@@ -18,8 +18,9 @@ import httpx2
 import msgspec
 import pytest
 
+from jaxinfer.bench.report import columns_of
 from jaxinfer.cli import servers
-from jaxinfer.cli.ps import aligned, duration
+from jaxinfer.cli.ps import duration
 from jaxinfer.server import presence
 from tests.server.fakes import FakeLLM
 from tests.server.http import wait_until
@@ -188,4 +189,4 @@ def test_a_folder_that_others_could_fill_is_neither_used_nor_believed(cli, home,
 def test_a_time_is_its_two_largest_parts():
     seconds = (0.4, 59.9, 60, 3661, 90_000, 864_000)
     assert [duration(s) for s in seconds] == ["0s", "59s", "1m 0s", "1h 1m", "1d 1h", "10d 0h"]
-    assert aligned([("A", "B"), ("long", "")]) == ["A     B", "long"]
+    assert columns_of(("A", "B"), [("long", "")]).splitlines() == ["A     B", "long"]
