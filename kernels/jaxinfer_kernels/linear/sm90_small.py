@@ -4,8 +4,8 @@ gate after.
 Products are transposed (64 rows of weights are the wgmma's M, the batch its N columns), so that a batch of 1 to 64 rows
 streams the weights once, through a ring of copies. Weights in fp8 become float16 in registers, from where the wgmma
 takes them, a block while the one before it is multiplied: 175 instructions for 8 KB, where the copies leave time for
-440 on an H200. The rows that they are multiplied with become float16 too, each times a power of 2 that its sums are
-divided by. CTAs that share a tile's inner dimension form a cluster and add up through distributed shared memory, in a
+440 on an H200. Up to 8 rows that they are multiplied with become float16 too, each times a power of 2 that its sums are
+divided by; more rows take longer to convert than weights, which become bfloat16 then. CTAs that share a tile's inner dimension form a cluster and add up through distributed shared memory, in a
 fixed order. Weights are fetched before the wait for the kernel before this one (PDL), which a launch sequence honours;
 alone in XLA's CUDA graphs each kernel is a graph of its own.
 Bound by memory: it must read `N * K * itemsize` bytes of weights; that is our bar. Measured at 8 rows, where it is
@@ -218,7 +218,9 @@ def _kernel(plan: SmallConfig, *refs: Ref, **smem: Ref) -> None:
             def widened(j: jax.Array) -> jax.Array:
                 unit, slot = arrived(j)
                 weights = plgpu.load(smem["w"].at[slot], layout=plgpu.Layout.WGMMA, optimized=False)
-                weights = weights.astype(plan.operand_dtype)
+                weights = weights.astype(jnp.float16)
+                if plan.operand_dtype != jnp.float16:
+                    weights = weights.astype(F32).astype(plan.operand_dtype)
                 plgpu.commit_smem()  # all warps have read the block
                 refill(unit)
                 return weights

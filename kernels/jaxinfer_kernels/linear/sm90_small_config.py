@@ -14,6 +14,7 @@ from jaxinfer_kernels.sm90 import H200, HopperGpu, round_up
 
 ROWS = 64  # of a tile of weights, the wgmma's M
 MAX_COLUMNS = 64  # activations of one launch
+CONVERTED = 8  # activations up to which weights in fp8 and they are multiplied as float16
 MAX_STAGES = 8
 MAX_FP8_STAGES = 4  # of half the bytes: eight of them were 5 to 10 % slower at 8 rows
 SMALL = 8_000_000  # bytes of weights for which fewer, shorter CTAs are the faster ones
@@ -75,8 +76,10 @@ class SmallConfig:
 
     @property
     def operand_dtype(self) -> jnp.dtype:
-        """Of what the wgmma multiplies: this chip converts fp8 to float16 alone, which has all of its values."""
-        return self.dtype if self.shared is None else jnp.dtype(jnp.float16)
+        """Of what the wgmma multiplies: this chip converts fp8 to float16 alone, which has all of its values. From there
+        on to bfloat16 takes less than converting many rows of x.
+        """
+        return self.dtype if self.shared is None or self.columns > CONVERTED else jnp.dtype(jnp.float16)
 
     @property
     def scales_x(self) -> bool:
