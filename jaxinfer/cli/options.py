@@ -446,7 +446,7 @@ def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
         return
     if config.max_model_len > most:
         law = f"max_model_len must be at most what the model can address, {most}"
-        raise ConfigError(f"{law}, got {config.max_model_len}; lower it to {most}")
+        raise ConfigError(f"{law}, got {config.max_model_len}; lower it, or leave it out for what fits")
 
 
 def check_hub_name(model: str, revision: str | None, download_dir: str | None, needs: "tuple[Part, ...]") -> None:

@@ -27,7 +27,7 @@ from jaxinfer.runtime.buckets import (
     draw_sizes,
     extend_buckets,
 )
-from jaxinfer.runtime.cures import changes_that_fit
+from jaxinfer.runtime.cures import SLACK, Unlawful, changes_that_fit, lowered
 from jaxinfer.runtime.mask_table import mask_rows
 from jaxinfer.runtime.moving import staged_bytes
 from jaxinfer.runtime.packing import ControlColumn
@@ -78,18 +78,12 @@ class Needs:
     by_context: bool
     decode_buckets: tuple[int, ...]
     extend_buckets: tuple[ExtendBucket, ...]
-    least_tokens: int  # of one sequence, without which nothing runs
-    needed_tokens: int  # of one sequence: what max_model_len asks for, else the least
+    needed_tokens: int  # of one sequence: what max_model_len asks for, else without which nothing runs
 
     @property
     def left(self) -> int:
         """Bytes for pages at most; below zero where the rest does not fit."""
         return self.free - self.weights - self.temporaries - self.states - self.reserve
-
-    @property
-    def least_pages(self) -> int:
-        """Bytes of the fewest pages with which anything runs."""
-        return self.layout.num_pages(self.least_tokens) * self.layout.page_bytes
 
     @property
     def needed_pages(self) -> int:
@@ -193,21 +187,32 @@ def plan_for(
 ) -> MemoryPlan:
     """The plan for `free` bytes on a platform ("cpu" or "gpu"); nothing here needs the device itself.
 
-    Raises DeviceError with the settings as the first cure that take the memory, if any do.
+    Raises DeviceError with the settings as the first cure that take the memory, if any do, and ConfigError with a value
+    that fits too, if one does.
     """
     planned = partial(_plan, model=model, family=family, platform=platform, backends=backends)
+    of_whole = free / config.gpu_memory_utilization if platform == "gpu" else free
+
+    def fits(changed: EngineConfig, slack: int) -> bool:
+        share = changed.gpu_memory_utilization if platform == "gpu" else 1
+        with contextlib.suppress(ConfigError, DeviceError):
+            return bool(planned(changed, free=int(of_whole * share) - slack))
+        return False
+
     try:
         return planned(config, free=free)
+    except Unlawful as error:
+        lawful = dataclasses.replace(config, **{error.setting: error.lawful})
+        fact, changes = str(error).partition("; ")[0], "" if fits(lawful, SLACK) else changes_that_fit(config, fits)
+        if changes:
+            raise ConfigError(f"{fact}; {changes}") from error
+        try:
+            planned(lawful, free=free)
+        except (ConfigError, DeviceError) as other:
+            raise ConfigError(f"{fact}; and with {error.lawful} {other}") from error
+        raise ConfigError(str(error)) from error
     except DeviceError as error:
         fact, _, cure = str(error).partition("; ")
-        of_whole = free / config.gpu_memory_utilization if platform == "gpu" else free
-
-        def fits(changed: EngineConfig) -> bool:
-            share = changed.gpu_memory_utilization if platform == "gpu" else 1
-            with contextlib.suppress(ConfigError, DeviceError):
-                return bool(planned(changed, free=int(of_whole * share)))
-            return False
-
         if cure.startswith("lower") or not (changes := changes_that_fit(config, fits)):
             raise
         raise DeviceError(f"{fact}; {changes}") from error
@@ -256,8 +261,7 @@ def needs_for(
         by_context=by_context,
         decode_buckets=decode,
         extend_buckets=extend,
-        least_tokens=(least := min(model.max_position, layout.page_size)),
-        needed_tokens=config.max_model_len or least,
+        needed_tokens=config.max_model_len or min(model.max_position, layout.page_size),
     )
 
 
@@ -376,10 +380,9 @@ def _fitting(config: EngineConfig, model: ModelConfig, platform: str, left: int,
 
 def _check_model_len(config: EngineConfig, model: ModelConfig) -> None:
     if config.max_model_len is not None and config.max_model_len > model.max_position:
-        raise ConfigError(
-            f"max_model_len must be at most what the model can address, {model.max_position}, "
-            f"got {config.max_model_len}; lower it to {model.max_position}"
-        )
+        law = f"max_model_len must be at most what the model can address, {model.max_position}"
+        cure = f"lower it to {model.max_position}"
+        raise Unlawful(f"{law}, got {config.max_model_len}; {cure}", "max_model_len", model.max_position)
 
 
 def _least_tokens(config: EngineConfig, model: ModelConfig, seqs: int) -> int:
@@ -391,7 +394,8 @@ def _batched_tokens(config: EngineConfig, model: ModelConfig, defaults: Defaults
     least, given = _least_tokens(config, model, seqs), config.max_num_batched_tokens
     if given is not None and given < least:
         why = f"max_num_seqs ({seqs})" if least == seqs else f"the longest prompt ({least}) without chunked prefill"
-        raise ConfigError(f"max_num_batched_tokens must be at least {why}, got {given}; raise it to {least}")
+        law = f"max_num_batched_tokens must be at least {why}"
+        raise Unlawful(f"{law}, got {given}; raise it to {least}", "max_num_batched_tokens", least)
     return given or max(defaults.max_num_batched_tokens, least)
 
 
@@ -401,7 +405,8 @@ def _room_for_pages(config: EngineConfig, platform: str, needs: Needs) -> int:
         if config.kv_cache_memory_bytes > (left := max(0, needs.left + needs.states)):
             given = _size(config.kv_cache_memory_bytes)
             fact = f"{_size(left)} are left beside the weights and the temporaries, got {given}"
-            cure = f"lower it to {left}" if needs.left >= needs.least_pages else _OTHERWISE
+            least = needs.needed_pages + needs.states
+            cure = f"lower it to {lowered(left, least)}" if left >= least else _OTHERWISE
             raise DeviceError(f"kv_cache_memory_bytes must fit in memory, {fact}; {cure}")
         return config.kv_cache_memory_bytes - needs.states
     if platform != "cpu" or config.num_pages is not None:
@@ -437,31 +442,35 @@ def grid_floor(pages: int) -> int:
 def _check_pages(config: EngineConfig, platform: str, needs: Needs, pages: int, room: int) -> None:
     """Refuse a pool that takes more than there is, or that cannot hold one sequence of the asked length."""
     layout = needs.layout
-    page_size = layout.page_size
-    have, fitting = layout.num_tokens(pages), max(0, room) // layout.page_bytes
+    page_size, of_page = layout.page_size, layout.page_bytes
+    have, fitting = layout.num_tokens(pages), max(0, room) // of_page
+    asked, needed, need_bytes = config.max_model_len, needs.needed_tokens, needs.needed_pages
+    enough = layout.num_pages(needed)
     if config.num_pages is not None and pages > fitting:
-        cure = f"lower it to {fitting}" if fitting >= 2 else _OTHERWISE
+        cure = f"lower it to {lowered(fitting, max(2, enough), of_page)}" if fitting >= max(2, enough) else _OTHERWISE
         raise DeviceError(
             f"num_pages must fit in memory, but {pages:,} of {counted(page_size, 'token')} take "
-            f"{_size(pages * layout.page_bytes)}, there is room for {_size(max(0, room))}; {cure}"
+            f"{_size(pages * of_page)}, there is room for {_size(max(0, room))}; {cure}"
         )
-    asked, needed = config.max_model_len, needs.needed_tokens
     if have >= needed:
         return
-    enough = layout.num_pages(needed)
     law = (
         f"one sequence of {needed:,} tokens, max_model_len," if asked else f"one page of {counted(page_size, 'token')}"
     )
-    lower = f" or lower max_model_len to {have}" if have >= 2 else ""
-    if config.num_pages is not None:
-        raise ConfigError(f"num_pages must hold {law} got {pages:,}, which hold {have:,}; raise it to {enough}{lower}")
-    need_bytes = needs.needed_pages
     fact = f"that takes {_size(need_bytes)}, there is room for {_size(max(0, room))}"
+    cures = [f"lower max_model_len to {have}"] if have >= 2 else []
+    does_fit = lowered(needs.left, 0) >= need_bytes
+    if config.num_pages is not None:
+        cures = [f"raise it to {enough}"] * does_fit + cures
+        said = f"num_pages must hold {law} got {pages:,}, which hold {have:,}"
+        raise ConfigError(f"{said}; {' or '.join(cures) or _OTHERWISE}")
     if config.kv_cache_memory_bytes is not None:
-        raise ConfigError(f"kv_cache_memory_bytes must hold {law} but {fact}; raise it to {need_bytes}{lower}")
-    if lower:
+        cures = [f"raise it to {need_bytes + needs.states}"] * does_fit + cures
+        raise ConfigError(f"kv_cache_memory_bytes must hold {law} but {fact}; {' or '.join(cures) or _OTHERWISE}")
+    if cures:
         more = ", or max_num_batched_tokens, as smaller steps leave more room" if platform == "gpu" else ""
-        raise DeviceError(f"the pages must hold {law} but {fact}; lower max_model_len to {have}{more}")
+        length = lowered(layout.num_tokens(fitting), min(have, page_size), of_page // page_size)
+        raise DeviceError(f"the pages must hold {law} but {fact}; lower max_model_len to {length}{more}")
     missing = need_bytes - needs.left
     to_free = math.ceil(missing / (config.gpu_memory_utilization if platform == "gpu" else 1))
     raise DeviceError(
