@@ -417,6 +417,8 @@ def refusal(flag: str, value: str, options: Collection[str], verb: str = "") -> 
     name = flag.partition("=")[0]
     if verb.startswith("bench ") and (said := bench_reason(name.replace("_", "-"), verb.removeprefix("bench "))):
         return f"{name}: {said}"
+    if name == "-p" and "--port" in options and not re.search("[^0-9]", value):  # no prompt
+        return f"{name}: use --port"
     answer = reply(flag)
     if answer is None:
         return None

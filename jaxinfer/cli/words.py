@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -63,17 +63,62 @@ def refuse_flag_as_value(ctx: click.Context, options: Sequence[click.Option], ar
 
 
 def refuse_stray(command: click.Command, ctx: click.Context, words: Sequence[str]) -> None:
-    """Raise WholeFault for a word that no model has for its name and that is a value of one of the verb's flags.
+    """Raise WholeFault for a word that no model has for its name and that is a value of one of the verb's flags, or
+    means a card in a verb of this machine alone.
 
     words: of a command line with a fault, or the one that is about to be taken for a model.
     """
-    for word in words:
-        found = _flag_of(word, {name for param in command.get_params(ctx) for name in param.opts})
-        if found is not None:
-            noun, flag = found
-            rest = _without(ctx.meta[_GIVEN], word)
-            law = f"{noun} must be named with {flag}, got {word!r} alone"
-            raise WholeFault(f"{law}; write `{_command(ctx, [*rest, flag, word])}`", ctx)
+    flags = {name for param in command.get_params(ctx) for name in param.opts}
+    found = {word: stray for word in words if (stray := _stray(word, flags)) is not None}
+    if found:
+        word, stray = next(iter(found.items()))
+        alike = [other for other, each in found.items() if each.flag == stray.flag]
+        if len(alike) > 1:
+            law = f"{stray.noun} must be named with {stray.flag}, and one alone, got {' and '.join(alike)}"
+        else:
+            law = f"{stray.noun} must be named with {stray.flag}, got {word!r} alone"
+        raise WholeFault(f"{law}; {_with_flags(command, ctx, found)}", ctx)
+    card = next((word for word in words if "--max-model-len" in flags and _is_card(word)), None)
+    if card is not None and not _names_a_model(card):
+        law = f"the model must be a folder, a hub id or 'demo', got the card {card!r}"
+        cure = f"this machine's own GPU is taken, `jaxinfer plan --for {shlex.quote(card)}` plans for another"
+        raise WholeFault(f"{law}; {cure}", ctx)
+
+
+def refuse_strays_as_models(command: click.Command, ctx: click.Context) -> None:
+    """Raise WholeFault for a card, a port, a device or an address among what is about to be taken for models."""
+    names = [str(param.name) for param in command.get_params(ctx) if "MODEL" in str(param.metavar)]
+    values = [ctx.params[name] for name in names if isinstance(ctx.params.get(name), str | tuple)]
+    for value in values:
+        refuse_stray(command, ctx, [value] if isinstance(value, str) else value)
+
+
+def _with_flags(command: click.Command, ctx: click.Context, found: "dict[str, _Stray]") -> str:
+    """The cure: the words of the verb with the first stray of each flag behind its flag, if that is a command line."""
+    rest: list[str] = list(ctx.meta[_GIVEN])
+    behind: dict[str, str] = {}
+    for word, stray in found.items():
+        at = rest.index(word) if word in rest else len(rest)
+        names = {stray.flag.removeprefix("--"), stray.noun.split(" ")[-1]}
+        is_named = at and rest[at - 1].casefold() in names  # as in `port 8001`
+        rest = [*rest[: at - is_named], *rest[at + 1 :]]
+        behind.setdefault(stray.flag, stray.value)
+    line = [*rest, *(word for pair in behind.items() for word in pair)]
+    return f"write `{_command(ctx, line)}`" if _parses(command, line) else f"see `{ctx.command_path} --help`"
+
+
+def _parses(command: click.Command, line: Sequence[str]) -> bool:
+    """Whether a verb takes these words, as far as one can tell before it runs."""
+    with click.Context(command, info_name=command.name, resilient_parsing=True) as trial:
+        try:
+            values, rest, _ = command.make_parser(trial).parse_args([*line])
+            for param in command.get_params(trial):
+                value = values.get(str(param.name))
+                if isinstance(param.type, click.Choice) and isinstance(value, str):
+                    param.type.convert(value, param, trial)
+        except click.UsageError:
+            return False
+    return not rest
 
 
 def words_of(command: click.Command, ctx: click.Context) -> list[str]:
@@ -91,20 +136,34 @@ def words_of(command: click.Command, ctx: click.Context) -> list[str]:
     return words[:1] if any(param.name == "prompt" for param in arguments) else words
 
 
-def _flag_of(word: str, options: set[str]) -> tuple[str, str] | None:
-    """What a word is and the flag that takes it; None for a word that may be something else."""
-    from jaxinfer.cli.run import names_a_model
+class _Stray(NamedTuple):
+    """A word that is no model.    noun: what it is.    value: what the flag takes for it."""
 
-    if "--url" in options and re.fullmatch(r"https?://(?!(www\.)?(huggingface\.co|hf\.co)\b)[^/]+(/v1)?/?", word):
-        return "a server", "--url"
+    noun: str
+    flag: str
+    value: str
+
+
+def _stray(word: str, flags: set[str]) -> _Stray | None:
+    """What a word is and the flag that takes it; None for a word that may be something else."""
+    if "--url" in flags and re.fullmatch(r"https?://(?!(www\.)?(huggingface\.co|hf\.co)\b)[^/]+(/v1)?/?", word):
+        return _Stray("a server", "--url", word)
     kinds = (
         ("a card", "--for", _is_card),
         ("a port", "--port", _is_port),
         ("an address", "--host", _is_address),
         ("a device", "--device", ("cpu", "cuda").__contains__),
     )
-    found = next(((noun, flag) for noun, flag, fits in kinds if flag in options and fits(word)), None)
-    return None if found is None or names_a_model(word) else found
+    found = next((_Stray(noun, flag, word) for noun, flag, fits in kinds if flag in flags and fits(word)), None)
+    if found is None and "--url" in flags and _is_port(word) and not _is_card(word):
+        found = _Stray("a port", "--url", f"http://127.0.0.1:{word}")
+    return None if found is None or _names_a_model(word) else found
+
+
+def _names_a_model(word: str) -> bool:
+    from jaxinfer.cli.run import names_a_model
+
+    return names_a_model(word)
 
 
 def _is_card(word: str) -> bool:

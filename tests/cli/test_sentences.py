@@ -21,8 +21,8 @@ NAME = "max_model_len"
 NOUNS = ("FILE", "FILE.toml|NAME", "DIR", "FOLDER", "NAME", "URL", "ADDRESS", "ORIGIN", "KEY", "CARD")
 ROOT = Path(jaxinfer.__path__[0])
 LONG = (
-    "error: --max-model-len must be at most what the model can address, 2048, got 102400; lower it, or leave it out for "
-    "what fits"
+    "error: --max-model-len must be at most what the model can address, 2048, got 102400; "
+    "lower it, or leave it out for what fits"
 )
 
 

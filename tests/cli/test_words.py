@@ -1,6 +1,12 @@
 """Words in wrong places: each is answered with the command line that was meant."""
 
+import re
+import shlex
+
+import click
 import pytest
+
+from jaxinfer.cli import jaxinfer as cli_of_jaxinfer
 
 CASES = {
     "batch q.jsonl demo -o b.jsonl": "MODEL must stand before FILE, got 'demo' behind it; write "
@@ -79,3 +85,66 @@ def test_a_prompt_may_be_any_word_and_a_folder_any_model(cli, model, tmp_path):
     (tmp_path / "4090").mkdir()
     (tmp_path / "4090" / "config.json").write_text("{}")
     assert "--for" not in cli("plan", "4090").last_line
+
+
+# by what they mean, on every verb that may take them for a model or for one word too many
+STRAYS = (
+    "8001",
+    "4090",
+    "h100",
+    "cpu",
+    "cuda",
+    "0.0.0.0",
+    "localhost",
+    "http://a:1",
+    "port 8001",
+    "for 4090",
+    "4090 l4",
+)
+VERBS_WITH_WORDS = ("serve", "chat", "plan", "connect", "warmup", "profile", "pull", "show", "bench latency")
+
+
+@pytest.mark.parametrize("stray", STRAYS)
+@pytest.mark.parametrize("verb", VERBS_WITH_WORDS)
+def test_every_command_that_is_suggested_is_taken(cli, model, monkeypatch, verb, stray):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for given in (stray, f"demo {stray}", f"{stray} demo", f"{stray} -q"):
+        outcome = cli(*verb.split(), *given.split())
+        for line in re.findall(r"write `jaxinfer ([^`]+)`", outcome.err):
+            assert parses(line), outcome.last_line
+
+
+def parses(line: str) -> bool:
+    """Whether the parser of the command line takes these words."""
+    command, context, words = cli_of_jaxinfer, click.Context(cli_of_jaxinfer, info_name="jaxinfer"), shlex.split(line)
+    while isinstance(command, click.Group):
+        command = command.get_command(context, words.pop(0))
+    try:
+        with command.make_context(command.name, words, parent=context):
+            return True
+    except click.UsageError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("serve demo port 8001", "write `jaxinfer serve demo --port 8001`"),
+        ("plan 4090 l4", "a card must be named with --for, and one alone, got 4090 and l4; "
+         "write `jaxinfer plan --for 4090`"),
+        ("serve h100", "got the card 'h100'; this machine's own GPU is taken, `jaxinfer plan --for h100` plans for"),
+        ("chat 4090", "got the card '4090'; this machine's own GPU is taken, `jaxinfer plan --for 4090` plans for"),
+        ("connect 8123", "write `jaxinfer connect --url http://127.0.0.1:8123`"),
+        ("chat 8123", "write `jaxinfer chat --url http://127.0.0.1:8123`"),
+        ("sanity cpu", "write `jaxinfer sanity --device cpu`"),
+        ("sanity demo cpu", "write `jaxinfer sanity demo --device cpu`"),
+        ("run h100 hello", "got the card 'h100'"),
+        ("serve -p 8001", "-p: use --port"),
+        ("serve demo -p", "-p: use --port"),
+        ("serve -p hello", "-p: write it behind the model: `jaxinfer run MODEL PROMPT`"),
+        ("run demo -p hello", "-p: write it behind the model: `jaxinfer run MODEL PROMPT`"),
+    ],
+)  # fmt: skip
+def test_a_card_a_port_and_a_device_are_no_names_of_the_hub(cli, model, given, said):
+    outcome = cli(*given.split())
+    assert (outcome.code, said in outcome.last_line, model.made) == (2, True, []), outcome.last_line
