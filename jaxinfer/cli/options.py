@@ -339,13 +339,16 @@ def check_paths(config: EngineConfig) -> None:
             read_template(config.chat_template, "--chat-template")
 
 
-def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
+def check_start(config: EngineConfig, *, needs_device: bool = True, max_tokens: int | None = None) -> None:
     """Raise ConfigError, CheckpointError or DeviceError for what a start would refuse seconds later and files alone
     tell: a GPU without a driver, a folder that is no whole model, a tokenizer.json that cannot be read, a name that
     neither the cache nor the hub has, a context that config.json rules out.
+
+    max_tokens: of each answer, which no context may be too short for.
     """
     from jaxinfer.cli.checklist import telling
 
+    _check_answer(max_tokens, config.max_model_len, "max_model_len")
     with interrupts_held(), telling("the model's files"):
         from jaxinfer.checkpoint.contents import TOKENIZER
         from jaxinfer.checkpoint.resolve import Part, local_folder, needed_parts, resolve, tokenizer_of
@@ -372,11 +375,19 @@ def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
     for path in found.weight_files:
         SafetensorsFile(path)
     most = found.config.get("max_position_embeddings")
-    if config.max_model_len is None or not isinstance(most, int) or found.config.get("rope_scaling"):
+    if not isinstance(most, int) or found.config.get("rope_scaling"):
         return
-    if config.max_model_len > most:
+    _check_answer(max_tokens, most, "what the model can address")
+    if config.max_model_len is not None and config.max_model_len > most:
         law = f"max_model_len must be at most what the model can address, {most}"
         raise ConfigError(f"{law}, got {config.max_model_len}; lower it, or leave it out for what fits")
+
+
+def _check_answer(max_tokens: int | None, context: int | None, what: str) -> None:
+    """Raise ConfigError for an answer that leaves no token of the context for a prompt.    what: the context is."""
+    if max_tokens is not None and context is not None and max_tokens >= context:
+        law = f"--max-tokens must be below {what}, {context}"
+        raise ConfigError(f"{law}, got {max_tokens}; lower it, or leave it out for what the prompt leaves")
 
 
 def check_hub_name(model: str, revision: str | None, download_dir: str | None, needs: "tuple[Part, ...]") -> None:

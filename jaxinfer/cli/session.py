@@ -82,11 +82,16 @@ async def start_until_serving(llm: "AsyncLLM", checklist: Checklist) -> "asyncio
 
 @contextlib.contextmanager
 def started(
-    resolved: Resolved, screen: Screen, new_transport: "NewTransport | None" = None, prompt: str = ""
+    resolved: Resolved,
+    screen: Screen,
+    new_transport: "NewTransport | None" = None,
+    prompt: str = "",
+    max_tokens: int | None = None,
 ) -> Iterator[tuple["asyncio.Runner", "AsyncLLM"]]:
     """A model that can answer and the event loop it lives in; `screen` shows the start. Closes both.
 
     new_transport: of transport_for, which has checked the start; None is a process of its own.    prompt: of the verb.
+    max_tokens: of its answers.
     """
     import asyncio
 
@@ -94,7 +99,7 @@ def started(
     from jaxinfer.llm.process import EngineProcess
 
     if new_transport is None:
-        check_start(resolved.config)
+        check_start(resolved.config, max_tokens=max_tokens)
     with asyncio.Runner() as runner:
         with Checklist(screen, until_serving=True) as checklist:
             for line in opening(resolved, prompt):

@@ -203,7 +203,8 @@ def talker(resolved: Resolved, params: Mapping[str, Any]) -> Iterator[Talker]:
     if server is not None:
         yield Remote(server, is_quiet=params["quiet"])
         return
-    with started(resolved, screen_for(sys.stderr, params), prompt=params.get("prompt") or "") as (runner, llm):
+    prompt, screen = params.get("prompt") or "", screen_for(sys.stderr, params)
+    with started(resolved, screen, prompt=prompt, max_tokens=params["max_tokens"]) as (runner, llm):
         yield Local(runner, llm)
 
 

@@ -28,7 +28,8 @@ def transport_for(config: EngineConfig, params: Mapping[str, Any]) -> "AbstractC
     if step_ms is not None and not dry_run:
         raise ConfigError(f"--dry-run-step-ms needs --dry-run, got {step_ms:g} without it; add it or drop this one")
     step_s = (step_ms or 0.0) / 1000
-    check_start(replace(config, load_format="dummy") if dry_run else config, needs_device=not dry_run)
+    checked = replace(config, load_format="dummy") if dry_run else config
+    check_start(checked, needs_device=not dry_run, max_tokens=params.get("max_tokens"))
     if not params["in_process"]:
         from jaxinfer.llm.dry_run import MODULE
 

@@ -212,3 +212,21 @@ def test_what_can_be_no_hub_id_is_not_to_be_pulled(cli, tmp_path, monkeypatch):
     for verb in ("rm", "show"):
         outcome = cli(verb, "../../no/such/etc")
         assert outcome.code == 3 and "pull" not in outcome.last_line
+
+
+@pytest.mark.parametrize("verb", ["run demo hello", "chat demo", "batch demo {rows} -o {out}"])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--max-tokens 200 --max-model-len 200", "--max-tokens must be below --max-model-len, 200, got 200; lower it"),
+        ("--max-tokens 2048", "--max-tokens must be below what the model can address, 2048, got 2048; lower it"),
+    ],
+)
+def test_an_answer_longer_than_the_context_is_refused_before_anything_starts(
+    cli, model, monkeypatch, tmp_path, verb, given, said
+):
+    monkeypatch.setattr(process, "_spawn", lambda *_: pytest.fail("an engine's process was started"))
+    (tmp_path / "a.jsonl").write_text('{"prompt": "x"}\n')
+    line = verb.format(rows=tmp_path / "a.jsonl", out=tmp_path / "b.jsonl")
+    outcome = cli(*line.split(), *given.split())
+    assert (outcome.code, said in outcome.last_line, model.made) == (2, True, []), outcome.last_line
