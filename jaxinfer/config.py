@@ -329,7 +329,7 @@ def size_words(num_bytes: int) -> str:
     """Bytes in memory or on disk, as in 15.26 GiB: what a model takes there is the same number in both."""
     if num_bytes >= 2**30 // 10:
         return f"{num_bytes / 2**30:.2f} GiB"
-    return f"{num_bytes / 2**20:.1f} MiB" if num_bytes >= 2**20 // 10 else f"{num_bytes:,} bytes"
+    return f"{num_bytes / 2**20:.1f} MiB" if num_bytes >= 2**20 // 10 else counted(num_bytes, "byte")
 
 
 def counted(count: int, noun: str) -> str:

@@ -54,6 +54,19 @@ VERBS_OF_OTHERS = {
     "run-batch": "`jaxinfer batch MODEL FILE -o FILE` answers the rows of a file",
     "download": "`jaxinfer pull MODEL` downloads a model",
     "ls": "`jaxinfer list` shows the models on this machine",
+    "models": "`jaxinfer list` shows the models on this machine, `jaxinfer plan --list` those that need no hub",
+    "search": "names are at https://huggingface.co/models; `jaxinfer plan --list` says which models fit a card",
+    "start": "`jaxinfer serve MODEL` starts a server",
+    "restart": "`jaxinfer stop` ends the server, then `jaxinfer serve MODEL` starts it",
+    "kill": "`jaxinfer stop` ends a server of yours, when its running answers are finished",
+    "status": "`jaxinfer ps` shows your running servers",
+    "logs": "a server's log is its standard error: `jaxinfer serve MODEL 2>> FILE` keeps it",
+    "info": "`jaxinfer show MODEL` shows what is known of a model",
+    "inspect": "`jaxinfer show MODEL` shows what is known of a model",
+    "install": "`jaxinfer pull MODEL` downloads a model",
+    "remove": "`jaxinfer rm MODEL` removes a downloaded model",
+    "delete": "`jaxinfer rm MODEL` removes a downloaded model",
+    "login": "`hf auth login` keeps a token of the hub",
 }
 
 START_MENU = """\

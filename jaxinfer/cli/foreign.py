@@ -380,6 +380,11 @@ _EXACT = {flag: reason for reason, flags in FOREIGN for flag in flags.split() if
 _PATTERNS = [(flag, reason) for reason, flags in FOREIGN for flag in flags.split() if flag not in _EXACT]
 
 
+_ONE_SERVER = "one server is stopped at a time: `jaxinfer stop SERVER`, as `jaxinfer ps` shows them"
+_UNTIL_ANSWERED = "running answers are finished first, for as long as --drain-timeout-s of `jaxinfer serve` says"
+OF_STOP = dict.fromkeys(("--all", "-a"), _ONE_SERVER)
+OF_STOP |= dict.fromkeys(("--timeout", "-t", "--time", "--force", "-f", "--now", "-9"), _UNTIL_ANSWERED)
+
 IN_REQUEST = "set it in the request: "
 BY_REQUEST = "not yet: only a request to `jaxinfer serve` sets it: "
 _OF_REQUESTS = ("", "serve")  # verbs whose users write requests
@@ -417,6 +422,8 @@ def refusal(flag: str, value: str, options: Collection[str], verb: str = "") -> 
     name = flag.partition("=")[0]
     if verb.startswith("bench ") and (said := bench_reason(name.replace("_", "-"), verb.removeprefix("bench "))):
         return f"{name}: {said}"
+    if verb == "stop" and name in OF_STOP:
+        return f"{name}: {OF_STOP[name]}"
     if name == "-p" and "--port" in options and not re.search("[^0-9]", value):  # no prompt
         return f"{name}: use --port"
     answer = reply(flag)

@@ -285,7 +285,7 @@ OPTIONS: tuple[click.Option, ...] = (
         "Let clients trace the device with /start_profile and /stop_profile, into this folder.",
         metavar="DIR",
     ),
-    click.Option(["-v", "--verbose"], is_flag=True, is_eager=True, help="Show each step of the start, as without it."),
+    click.Option(["-v", "--verbose"], is_flag=True, is_eager=True, help="Changes nothing: each step is shown anyway."),
     QUIET_OPTION,
     *transport.OPTIONS,
     *protection.OPTIONS,

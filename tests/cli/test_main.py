@@ -342,6 +342,18 @@ def test_a_slip_or_a_beginning_of_a_verb_is_told_the_verb(cli, word, verb):
     assert cli(word).last_line == f"error: unknown command {word!r}, did you mean {verb!r}?"
 
 
+@pytest.mark.parametrize(
+    ("word", "verb"),
+    [
+        *(("kill", "stop"), ("restart", "stop"), ("logs", "serve"), ("start", "serve"), ("models", "list")),
+        *(("search", "plan"), ("status", "ps"), ("info", "show"), ("install", "pull"), ("remove", "rm")),
+    ],
+)
+def test_a_verb_that_others_have_is_answered_with_ours(cli, word, verb):
+    outcome = cli(word, "x")
+    assert (outcome.code, f"`jaxinfer {verb}" in outcome.last_line) == (2, True), outcome.last_line
+
+
 def test_what_is_said_of_other_programs_verbs_names_verbs_that_there_are():
     for said in VERBS_OF_OTHERS.values():
         assert set(re.findall(r"jaxinfer ([a-z]+) [A-Z]", said)) <= set(VERBS)

@@ -60,3 +60,14 @@ def test_stop_drains_waits_and_says_which(cli, monkeypatch, short_tmp):
         assert re.search(rf"two +{second.pid} ", cli("ps").out)
         assert cli("stop", other.rpartition(":")[2]).code == 0
     assert cli("stop").last_line == "error: no server of yours runs here; there is nothing to stop"
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [("--all", "one server is stopped at a time"), ("-a", "one server is stopped at a time")]
+    + [(flag, "running answers are finished first") for flag in ("--timeout", "-t", "--force", "-f")],
+)
+def test_a_flag_of_other_stops_is_answered_as_one_of_stop(cli, flag, said):
+    for given in ([flag], [flag, "5"]):
+        outcome = cli("stop", *given)
+        assert (outcome.code, outcome.last_line.startswith(f"error: {flag}: {said}")) == (2, True), outcome.last_line
