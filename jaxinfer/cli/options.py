@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +21,7 @@ from jaxinfer.cli.words import (
     refuse_many_names,
     refuse_stray,
     refuse_strays_as_models,
+    typed_flags,
     words_of,
 )
 from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources, flag_of
@@ -265,16 +267,28 @@ class EngineCommand(GroupedCommand):
         refuse_strays_as_models(self, ctx)
         flags = {name: None if (value := ctx.params[name]) == () else value for name in SETTINGS}
         sources: Mapping[str, str] = {}
+        typed = typed_flags(self, ctx)
         try:
             resolved = resolve_config(ctx.params.get("model_argument"), ctx.params["config_file"], flags)
-            sources = resolved.sources
+            sources = {
+                name: typed.get(name, source) if source.startswith("--") else source
+                for name, source in resolved.sources.items()
+            }
+            resolved = replace(resolved, sources=sources)
             check_paths(resolved.config)
             return self._run(resolved, {name: ctx.params[name] for name in self._own})
         except JaxInferError as error:  # found by rooms that know a setting's name, and not who has set it
             sources = (error.sources if isinstance(error, ConfigError) else None) or sources
             if not error.is_quoted:
-                error.args = tuple(as_given(str(text), sources) for text in error.args)
+                error.args = tuple(_as_typed(as_given(str(text), sources), typed) for text in error.args)
             raise
+
+
+def _as_typed(message: str, typed: Mapping[str, str]) -> str:
+    """A message with the flags of settings as the user has spelt them."""
+    for name, flag in typed.items():
+        message = re.sub(rf"(?<![\w-]){flag_of(name)}(?![\w-])", flag, message)
+    return message
 
 
 _FAULT = "  - "  # begins a line on what stands in a file, whose keys may have the names of settings

@@ -24,6 +24,16 @@ def keep_given(ctx: click.Context, args: Sequence[str]) -> None:
     ctx.meta[_GIVEN] = [*args]
 
 
+def typed_flags(command: click.Command, ctx: click.Context) -> dict[str, str]:
+    """The flag of each option that was typed by another long name than its first, by the option's name."""
+    spelt = {word.partition("=")[0] for word in ctx.meta.get(_GIVEN, ())}
+    options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
+    other = {
+        str(param.name): [flag for flag in param.opts[1:] if flag in spelt and flag[:2] == "--"] for param in options
+    }
+    return {name: flags[0] for name, flags in other.items() if flags}
+
+
 def refuse_swapped(ctx: click.Context, model: str, other: str, noun: str, is_other: Callable[[str], bool]) -> None:
     """Raise ConfigError for a word in the place of the model that is meant as another, and the model in its place.
 

@@ -97,7 +97,7 @@ class Needs:
             ("pages", f"{_size(self.needed_pages)} at least: {counted(self.needed_tokens, 'token')} of one sequence"),
             *([("states", _size(self.states))] if self.states else []),
             ("temporaries", f"{_size(self.temporaries)}, estimated"),
-            *([("reserve", f"{_size(self.reserve)} for CUDA graphs and libraries")] if self.reserve else []),
+            *_reserve_rows(self.reserve),
         )
 
 
@@ -106,7 +106,7 @@ class MemoryPlan:
     """Where the bytes go.
 
     temporaries: estimated, what the largest step and the full sampler need beside the pages.
-    held: how weights are, in words.
+    held: how weights are, in words.    reserve: bytes, as Needs has them.
     """
 
     limits: Limits
@@ -116,6 +116,7 @@ class MemoryPlan:
     free: int
     backends: Backends = XLA_ONLY
     held: str = ""
+    reserve: int = 0
 
     @property
     def pages(self) -> int:
@@ -145,12 +146,17 @@ class MemoryPlan:
             *([("states", states)] if self.states else []),
             ("host pages", f"up to {_size(self.host_pages)}: {counted(limits.num_host_pages, 'page')} of sessions"),
             ("temporaries", f"{_size(self.temporaries)}, estimated"),
+            *_reserve_rows(self.reserve),
             ("free before", _size(self.free)),
             ("max_model_len", f"{limits.max_model_len:,} tokens"),
             ("max_num_seqs", f"{limits.max_num_seqs} together, {limits.max_num_batched_tokens:,} tokens a step"),
             ("compiled steps", executables),
             *self.backends.rows(),
         )
+
+
+def _reserve_rows(reserve: int) -> list[tuple[str, str]]:
+    return [("reserve", f"{_size(reserve)} for CUDA graphs and libraries")] if reserve else []
 
 
 def plan_memory(
@@ -292,7 +298,7 @@ def _plan(
         **config.kept_in_limits(),
     )
     held = held_words(model, family.specs(model), config.dtype_for(model.dtype), backends)
-    return MemoryPlan(limits, needs.weights, layout, needs.temporaries, free, backends, held)
+    return MemoryPlan(limits, needs.weights, layout, needs.temporaries, free, backends, held, needs.reserve)
 
 
 def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:

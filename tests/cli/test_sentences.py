@@ -10,9 +10,10 @@ import pytest
 
 import jaxinfer
 from jaxinfer.bench.http_client import sentence_of
+from jaxinfer.cli import plan
 from jaxinfer.cli.conversation import read_saved
 from jaxinfer.cli.options import as_given
-from jaxinfer.config import SETTINGS
+from jaxinfer.config import SETTINGS, size_words
 from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.runtime import nvidia
 from tests.cli.test_main import COMMANDS
@@ -254,3 +255,25 @@ def test_a_cache_entry_without_config_names_the_verb_that_fetches_it(cli, tmp_pa
     (folder / "refs" / "main").write_text("abc")
     outcome = cli("show", "org/x", "--download-dir", os.fspath(tmp_path))
     assert (outcome.code, "`jaxinfer pull org/x`" in outcome.last_line) == (3, True), outcome.err
+
+
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [
+        ("plan demo --for l4 --block-size 48", "--block-size"),
+        ("plan demo --for l4 --block-size=48", "--block-size"),
+        ("plan demo --for l4 --page-size 48", "--page-size"),
+        ("plan demo --for l4 --mem-fraction-static 7", "--mem-fraction-static"),
+        ("plan demo --for l4 --context-length 9999", "--context-length"),
+        ("plan Qwen/Qwen3-8B --for l4 --context-length 40960", "--context-length"),
+    ],
+)
+def test_a_setting_is_told_by_the_flag_that_was_typed(cli, given, flag):
+    said = cli(*given.split()).last_line
+    setting = next(option for option in plan.command.params if flag in option.opts)
+    assert flag in said and not any(other in said for other in setting.opts if other not in (flag, setting.name)), said
+
+
+@pytest.mark.parametrize(("size", "said"), [(0, "0 bytes"), (1, "1 byte"), (2, "2 bytes"), (2**20, "1.0 MiB")])
+def test_one_byte_is_no_plural(size, said):
+    assert size_words(size) == said

@@ -471,3 +471,13 @@ def test_a_cpu_has_the_pages_of_a_length_that_is_asked_for_where_they_fit() -> N
 def test_pages_are_not_to_be_lowered_where_the_weights_alone_do_not_fit() -> None:
     with pytest.raises(DeviceError, match="0 bytes are left beside the weights.*; free some memory"):
         plan(free=GIB // 2, kv_cache_memory_bytes=2**20)
+
+
+@pytest.mark.parametrize("free", [3 * GIB, 5 * GIB, 23 * GIB])
+def test_the_rows_of_a_plan_on_a_gpu_add_up_to_what_is_free_but_for_the_grid_of_pages(free) -> None:
+    found = plan("gpu", free=free)
+    rows = dict(found.rows())
+    sizes = [rows[name].split(" ") for name in ("weights", "pages", "temporaries", "reserve")]
+    total = sum(float(number) * {"GiB": GIB, "MiB": 2**20}[unit.strip(":,")] for number, unit, *_ in sizes)
+    assert free - found.pages / 16 - 2 * found.layout.page_bytes - GIB / 50 < total <= free + GIB / 50
+    assert "reserve" not in dict(plan("cpu").rows())
