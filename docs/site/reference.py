@@ -17,7 +17,8 @@ import jaxinfer
 from docs.site.http_reference import errors, http, metrics
 from docs.site.markdown import mark, plain, table
 from jaxinfer.cli import jaxinfer as program
-from jaxinfer.cli.options import FLAGS, EngineCommand
+from jaxinfer.cli.flags import FLAGS
+from jaxinfer.cli.options import EngineCommand
 from jaxinfer.config import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]

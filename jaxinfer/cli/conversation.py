@@ -27,11 +27,12 @@ COMMANDS = {
     "/save FILE": "write the conversation to a file; --overwrite before FILE replaces another conversation there",
     "/load FILE": "go on with a saved conversation",
     "/reset": "forget the conversation",
-    "/exit": "end; Ctrl-D too",
+    "/exit": "end; exit, quit and Ctrl-D too",
 }
 OVERWRITE = "--overwrite"
 FULL = "context_length_exceeded"  # in what the engine and every server of ours says
 ALIASES = {"/bye": "/exit", "/quit": "/exit", "/clear": "/reset", "/?": "/help"}
+LEAVING = ("exit", "quit", "bye", "exit()", "quit()", ":q")  # typed alone at a terminal: no message to a model
 Role = Literal["system", "user", "assistant"]
 READERS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("max_tokens", "top_k", "seed"), parse_int),
@@ -234,6 +235,8 @@ def talk_at_terminal(talk: Conversation) -> None:
             continue
         is_second = not at_terminal()
         if text is None:
+            return
+        if at_terminal() and text.casefold() in LEAVING:
             return
         if text.startswith("/"):
             if not talk.obey(text):

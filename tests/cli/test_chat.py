@@ -26,6 +26,16 @@ def test_exit_ends_it(cli, model):
     assert cli("chat", stdin="/exit\nhi\n").out == ""
 
 
+@pytest.mark.parametrize("word", ["exit", "quit", "bye", "Exit", "exit()", ":q"])
+def test_a_word_that_leaves_other_programs_leaves_a_chat_at_a_terminal(cli, model, monkeypatch, word):
+    """Piped in it is a message, as any other."""
+    assert cli("chat", stdin=f"{word}\nhi\n").out == "Hello\nHello\n"
+    texts = iter([f"what is {word}?", word, "never"])
+    monkeypatch.setattr("jaxinfer.cli.conversation.read_text", lambda: next(texts))
+    monkeypatch.setattr("jaxinfer.cli.conversation.at_terminal", lambda: True)
+    assert (cli("chat").code, prompts(model)) == (0, [f"user:what is {word}?\nassistant:"])
+
+
 def test_reset_forgets_all_but_the_system_message(cli, model):
     cli("chat", "--system", "be brief", stdin="hi\n/reset\nagain\n")
     assert prompts(model)[1] == "system:be brief\nuser:again\nassistant:"
@@ -34,7 +44,7 @@ def test_reset_forgets_all_but_the_system_message(cli, model):
 def test_an_unknown_command_is_not_sent_to_the_model(cli, model):
     outcome = cli("chat", stdin="/rest\n\n/help\n")
     assert "error: unknown command '/rest', did you mean '/reset'?" in outcome.err
-    assert outcome.last_line.split() == ["/exit", "end;", "Ctrl-D", "too"]
+    assert outcome.last_line.split() == ["/exit", "end;", "exit,", "quit", "and", "Ctrl-D", "too"]
     assert prompts(model) == []
 
 
