@@ -28,10 +28,9 @@ from jaxinfer.runtime.buckets import (
     extend_buckets,
 )
 from jaxinfer.runtime.cures import SLACK, Unlawful, changes_that_fit, lowered
-from jaxinfer.runtime.mask_table import mask_rows
 from jaxinfer.runtime.moving import staged_bytes
-from jaxinfer.runtime.packing import ControlColumn
-from jaxinfer.runtime.plan import MAX_LOGIT_BIAS, Sampler
+from jaxinfer.runtime.plan import Sampler
+from jaxinfer.runtime.temporaries import step_bytes, widened_bytes
 from jaxinfer_kernels.linear.quantized import Quantized
 
 GIB = 2**30
@@ -63,7 +62,8 @@ _STEP_SHARE = {"cpu": 1 - _CPU_SHARE, "gpu": 1 / 4}
 class Needs:
     """What a model takes of a device beside pages, and the steps for which it does.
 
-    free, weights, temporaries, states, reserve: bytes.
+    free, weights, temporaries, states, reserve: bytes.    host: of the pages in host memory that were asked for, where
+    that is the memory of the device too.
     """
 
     free: int
@@ -71,6 +71,7 @@ class Needs:
     temporaries: int
     states: int
     reserve: int
+    host: int
     layout: CacheLayout
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -83,7 +84,7 @@ class Needs:
     @property
     def left(self) -> int:
         """Bytes for pages at most; below zero where the rest does not fit."""
-        return self.free - self.weights - self.temporaries - self.states - self.reserve
+        return self.free - self.weights - self.temporaries - self.states - self.reserve - self.host
 
     @property
     def needed_pages(self) -> int:
@@ -98,6 +99,7 @@ class Needs:
             *([("states", _size(self.states))] if self.states else []),
             ("temporaries", f"{_size(self.temporaries)}, estimated"),
             *_reserve_rows(self.reserve),
+            *([("host pages", f"{_size(self.host)}, as kv_offloading_bytes asks for")] if self.host else []),
         )
 
 
@@ -241,7 +243,8 @@ def needs_for(
     by_context = not coarse and backends.decode_attention is Backend.XLA
     reserve = 0 if coarse else _GPU_RESERVE
     widened = widened_bytes(specs) if backends.decode_linear is not Backend.CPU else 0
-    left = free - weights - reserve - (widened if coarse else 0)
+    host = (config.kv_offloading_bytes or 0) if coarse and config.enable_prefix_caching else 0
+    left = free - weights - reserve - host - (widened if coarse else 0)
     defaults = _fitting(config, model, platform, left, by_context=by_context)
     seqs = config.max_num_seqs or defaults.max_num_seqs
     _check_model_len(config, model)
@@ -260,6 +263,7 @@ def needs_for(
         temporaries=temporaries,
         states=layout.state_bytes(seqs),
         reserve=reserve,
+        host=host,
         layout=layout,
         max_num_seqs=seqs,
         max_num_batched_tokens=batched,
@@ -310,11 +314,6 @@ def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:
     return min(_HOST_BYTES, int(free * _CPU_HOST_SHARE)) if platform == "cpu" else 0
 
 
-def widened_bytes(specs: Any) -> int:
-    """Of the largest quantized matrix as XLA has it before a product: in float32 where a step has one row."""
-    return 4 * max((math.prod(matrix.shape) for matrix in quantized_matrices(specs)), default=0)
-
-
 def held_words(model: ModelConfig, specs: Any, dtype: str, backends: Backends) -> str:
     """What follows the size of quantized weights: which are how, and what XLA does to them where it multiplies."""
     matrices = quantized_matrices(specs)
@@ -336,37 +335,6 @@ def held_words(model: ModelConfig, specs: Any, dtype: str, backends: Backends) -
         return f": {words}, which steps of more than {MEDIUM_ROWS} rows widen to {dtype} for each product, slowly"
     why = "our kernels are for bfloat16" if dtype != "bfloat16" else "there are no kernels of ours (jaxinfer doctor)"
     return f": {words}, which XLA widens to {dtype} for each product, slowly, as {why}"
-
-
-def step_bytes(
-    model: ModelConfig, itemsize: int, largest: ExtendBucket, decode: Sequence[Decode], max_num_seqs: int
-) -> int:
-    """What the largest steps of both kinds need beside the pages, the hidden states that a step leaves, and what the
-    sampler has of every slot.
-    """
-    at_once = max(temporary_bytes(model, largest), gathered_bytes(model, itemsize, decode))
-    return at_once + largest.tokens * model.hidden_size * itemsize + control_bytes(model.vocab_size, max_num_seqs)
-
-
-def temporary_bytes(model: ModelConfig, largest: ExtendBucket) -> int:
-    """A formula for the largest step's temporaries: activations in float32, and the sampler's copies of the logits."""
-    d = model.hidden_size
-    activations = max(4 * d + 2 * layer.mixer.inner_width + 4 * layer.mlp.width for layer in model.layers)
-    return 4 * (largest.tokens * activations + 8 * largest.logits * model.vocab_size)
-
-
-def gathered_bytes(model: ModelConfig, itemsize: int, sizes: Sequence[Decode]) -> int:
-    """What decode attention without a loop holds at once: the rows' keys and values of one layer, and scores twice."""
-    tokens = max(size.batch * (size.context or 0) for size in sizes)
-    of_token = (2 * mixer.kv_width * itemsize + 2 * 4 * mixer.heads for mixer in model.attentions)
-    return tokens * max(of_token, default=0)
-
-
-def control_bytes(vocab_size: int, max_num_seqs: int) -> int:
-    """The logits, what masks leave of them, the full sampler's state of each slot, and the table of masks."""
-    bits, columns = 4 * -(-vocab_size // 32), 8 * MAX_LOGIT_BIAS + 4 * len(ControlColumn)
-    per_slot = 2 * 4 * vocab_size + 2 * vocab_size + 2 * bits + columns
-    return (max_num_seqs + 1) * per_slot + sum(mask_rows(vocab_size, max_num_seqs)) * bits
 
 
 def _fitting(config: EngineConfig, model: ModelConfig, platform: str, left: int, *, by_context: bool) -> Defaults:
