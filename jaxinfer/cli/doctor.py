@@ -72,6 +72,8 @@ def folder_fact(folder: Path) -> str:
     """The folder, its size and the free space of its disk; it need not exist yet."""
     home = next(path for path in (folder, *folder.parents) if path.exists())
     free = f"{shutil.disk_usage(home).free / GIB:.1f} GiB free"
+    if not os.access(home, os.W_OK | os.X_OK):
+        free += ", but nothing can be written there"
     if home != folder:
         return f"{folder} (not there yet), {free}"
     size = sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())

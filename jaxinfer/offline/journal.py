@@ -22,6 +22,10 @@ from jaxinfer.offline.records import Record
 
 SUFFIX = ".partial"
 type Facts = dict[str, Any]
+HASHED = {  # facts that are hashes, and what it means that one is another
+    "input": "the rows of the input have changed",
+    "fingerprint": "jaxinfer's version, the model's config or how its weights are made has changed",
+}
 
 
 class Journal:
@@ -117,7 +121,7 @@ class Journal:
             return
         for name, value in facts.items():
             if self.facts.get(name) != value:
-                fact = f"{name} was {self.facts.get(name)!r} and is {value!r}"
+                fact = HASHED.get(name) or f"{name} was {self.facts.get(name)!r} and is {value!r}"
                 raise BatchError(f"a job must be resumed as it began, {fact}; change it back or start anew")
 
     def has(self, number: int) -> bool:

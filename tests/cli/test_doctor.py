@@ -72,3 +72,10 @@ def test_a_folder_is_measured_or_not_there_yet(tmp_path):
     (tmp_path / "file").write_bytes(bytes(2**20))
     assert folder_fact(tmp_path).startswith(f"{tmp_path} (0.00 GiB), ")
     assert folder_fact(tmp_path / "a" / "b").startswith(f"{tmp_path / 'a' / 'b'} (not there yet), ")
+
+
+def test_a_folder_that_nothing_can_be_written_to_is_told(tmp_path, monkeypatch):
+    assert "written" not in folder_fact(tmp_path)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    for folder in (tmp_path, tmp_path / "a"):
+        assert folder_fact(folder).endswith(" free, but nothing can be written there")

@@ -216,3 +216,18 @@ def test_a_second_process_refuses_until_the_first_has_ended_however(output, writ
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(BatchError, match="folder not found: .*none; name another output"):
         journal(tmp_path / "none" / "out.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("input", "the rows of the input have changed"), ("fingerprint", "jaxinfer's version, the model")],
+)
+def test_a_fact_that_is_a_hash_is_told_in_words(output, name, said):
+    first = journal(output)
+    first.describe({name: "a" * 64})
+    first.close()
+    again = journal(output, resume=True)
+    with pytest.raises(BatchError, match=said) as error:
+        again.describe({name: "b" * 64})
+    assert "aaa" not in str(error.value) and "bbb" not in str(error.value)
+    again.close()
