@@ -270,7 +270,7 @@ def _parse_json(text: str, otherwise: Any) -> Any:
 
 _CURES = {  # of settings whose wrong values are mostly another program's
     "generation_config": "auto reads generation_config.json in the model's folder: put yours there; none reads none",
-    "quantization": "not yet: other methods; int8 and int4 round at load, on a CPU; of a checkpoint leave it out",
+    "quantization": "not yet: other methods; int8 and int4 round at load; of a checkpoint leave it out",
     "dtype": "leave it out for the checkpoint's; half is float16, float is float32; not yet: fp8",
     "load_format": "leave it out: weights are read from safetensors alone",
     "device": "not yet: other accelerators; the variable CUDA_VISIBLE_DEVICES picks the GPU",

@@ -13,6 +13,7 @@ from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.parameters import num_bytes
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime.backends import HostCpu, as_computed, as_held
+from jaxinfer.runtime.device import uses_gpu
 from jaxinfer.runtime.memory import backends_for
 
 
@@ -75,7 +76,7 @@ def work_of(config: EngineConfig) -> ModelWork:
     )
     family = family_for(checkpoint.config)
     model: ModelConfig = family.model(checkpoint.config, config.quantization)
-    if model.published is not None:  # GPUs refuse it
+    if model.published is not None and not uses_gpu(config.device):
         model = as_computed(config, model, HostCpu())
         model = as_held(model, backends_for(config, model, HostCpu()))
     dtype = config.dtype_for(model.dtype)

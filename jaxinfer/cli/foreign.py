@@ -202,7 +202,7 @@ FOREIGN: tuple[tuple[str, str], ...] = (
         "--enable-deepseek-* --moe-* --expert-balancedness-* --deepep-*",
     ),
     (
-        "not yet: weights are bfloat16, float16 or float32, which --quantization int8 or int4 rounds at load on a CPU",
+        "not yet: weights are bfloat16, float16 or float32, which --quantization int8 or int4 rounds at load",
         "--quantization-* -q --allow-deprecated-quantization --quantize-and-serve --modelopt-* --rl-quant-* "
         "--*-gemm-* --enable-w4a4-* --torchao-* --decrypted-*",
     ),

@@ -56,10 +56,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
 
         target = choose_target(name, memory, config.device)
         facts, source = facts_of(config)
-        try:
-            model, family, backends = model_on(config, facts, target)
-        except ConfigError as error:
-            raise type(error)(with_target(str(error), name)) from error
+        model, family, backends = model_on(config, facts, target)
     settings = [row for row in resolved.rows() if row[0] != "model"]  # the first line names it
     known = [("device", describe(target)), ("architecture", describe_model(model)), *settings]
     if (said := unfollowed(facts)) is not None:
@@ -144,11 +141,6 @@ def with_cards(error: str, cards: list[str], *, is_here: bool) -> str:
     return f"{fact}; {', or '.join(found)}"
 
 
-def with_target(error: str, target: str | None) -> str:
-    """The error with the cure of who gave --for: --device changes nothing of a card that is planned for."""
-    return error if target is None else error.replace("set device to cpu", "say --for cpu")
-
-
 def with_memory(error: str, memory: str | None) -> str:
     """The error with the cure of who gave --memory: more of it. The machine's own memory is none."""
     if memory is None:
@@ -227,23 +219,22 @@ def throughput(model: "ModelConfig", plan: "MemoryPlan", target: TargetDevice, d
         return [("speed", f"unknown device; one of --for {', '.join(GPUS)} has an estimate")]
     from jaxinfer.cache.spec import ITEMSIZE
 
-    itemsize = ITEMSIZE[dtype]
-    embedding = 0 if model.tie_embeddings else model.vocab_size * model.hidden_size * itemsize
-    read_bytes = plan.weights - embedding  # an untied embedding is looked up, not read through
+    looked_up = 0 if model.tie_embeddings else model.vocab_size * model.hidden_size  # an untied embedding is not read
+    read_bytes, params = plan.weights - looked_up * ITEMSIZE[dtype], model.num_params - looked_up
     context, num_together = min(CONTEXT, plan.limits.max_model_len), fitting_sequences(plan)
     if read_bytes / target.bytes_per_s < LEAST_S:
         return [("speed", "bound by the host: the device would read this model in less than 0.05 ms")]
 
     def decode_tokens_per_s(batch: int) -> float:
         memory_s = (read_bytes + batch * plan.layout.read_bytes(context)) / target.bytes_per_s
-        compute_s = 2 * batch * read_bytes / itemsize / target.flops if target.flops else 0.0
+        compute_s = 2 * batch * params / target.flops if target.flops else 0.0
         return batch / max(memory_s, compute_s)
 
     alone, all_together = decode_tokens_per_s(1), decode_tokens_per_s(num_together)
     many = f"{_rate(all_together)} with {num_together} together (context {context:,})"
     rows = [("decode", f"at most {_rate(alone)} tokens/s alone, {many}")]
     if target.flops:
-        prefill_s = 2 * context * read_bytes / itemsize / target.flops
+        prefill_s = 2 * context * params / target.flops
         if prefill_s >= LEAST_S:
             rows.append(("prefill", f"at least {prefill_s * 1e3:.1f} ms for {context:,} tokens"))
     return rows

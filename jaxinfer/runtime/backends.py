@@ -138,12 +138,6 @@ def choose_backends(
 
     Raises ConfigError where the setting names what cannot run, with the reason.
     """
-    if device.platform != "cpu" and (held := model.quantization or model.published):
-        cure = "leave quantization out" if model.published is None else "take the original in bfloat16"
-        raise ConfigError(
-            f"quantization needs a CPU, as GPUs have no kernels for it yet, got {held} on {device.device_kind}; "
-            f"set device to cpu, or {cure}"
-        )
     if setting == "xla":
         return XLA_ONLY
     gpu, kind, mixers = HopperGpu.of(device), jnp.dtype(dtype), model.attentions

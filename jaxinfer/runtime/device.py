@@ -33,7 +33,7 @@ def select_device(name: str, memory_utilization: float = 0.9, *, cuda_graphs: bo
     """
     if jax.dtypes.canonicalize_dtype(np.int64) == np.int64:
         raise ConfigError("JAX's mode of 64-bit numbers must be off, it is on; unset JAX_ENABLE_X64 or jax_enable_x64")
-    if name == "cpu" or (name == "auto" and not _prefers_gpu()):
+    if not uses_gpu(name):
         return _first("cpu", "cpu")
     gpus = nvidia.list_gpus()
     _check_visible(gpus)
@@ -69,9 +69,14 @@ def _gpu_fact(gpu: nvidia.Gpu) -> str:
     return f"{gpu.name}, {gpu.free_bytes / 2**30:.1f} of {gpu.total_bytes / 2**30:.1f} GiB free"
 
 
-def _prefers_gpu() -> bool:
-    """Whether "auto" means the GPU: a driver is there, and neither CUDA_VISIBLE_DEVICES nor JAX_PLATFORMS says no."""
-    return _may_use_gpu() and not nvidia.hidden_gpus() and nvidia.driver_present()
+def uses_gpu(name: str) -> bool:
+    """Whether "auto", "cpu" or "cuda" means a GPU; JAX is not started.
+
+    auto does where a driver is, and neither CUDA_VISIBLE_DEVICES nor JAX_PLATFORMS says no.
+    """
+    return name == "cuda" or (
+        name == "auto" and _may_use_gpu() and not nvidia.hidden_gpus() and nvidia.driver_present()
+    )
 
 
 def _may_use_gpu() -> bool:

@@ -301,7 +301,7 @@ def _plan(
         page_tables=len(layout.windows),
         **config.kept_in_limits(),
     )
-    held = held_words(model, family.specs(model), config.dtype_for(model.dtype), backends)
+    held = held_words(model, family.specs(model), config.dtype_for(model.dtype), platform, backends)
     return MemoryPlan(limits, needs.weights, layout, needs.temporaries, free, backends, held, needs.reserve)
 
 
@@ -314,7 +314,7 @@ def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:
     return min(_HOST_BYTES, int(free * _CPU_HOST_SHARE)) if platform == "cpu" else 0
 
 
-def held_words(model: ModelConfig, specs: Any, dtype: str, backends: Backends) -> str:
+def held_words(model: ModelConfig, specs: Any, dtype: str, platform: str, backends: Backends) -> str:
     """What follows the size of quantized weights: which are how, and what XLA does to them where it multiplies."""
     matrices = quantized_matrices(specs)
     if not matrices:
@@ -333,7 +333,14 @@ def held_words(model: ModelConfig, specs: Any, dtype: str, backends: Backends) -
         return f": {words}"
     if backends.decode_linear is Backend.MOSAIC:
         return f": {words}, which steps of more than {MEDIUM_ROWS} rows widen to {dtype} for each product, slowly"
-    why = "our kernels are for bfloat16" if dtype != "bfloat16" else "there are no kernels of ours (jaxinfer doctor)"
+    if backends.gpu is not None:
+        why = "our kernels for this card read bfloat16, float16 and fp8"
+    elif platform != "cpu":
+        why = "no kernels of ours run here"
+    elif dtype != "bfloat16":
+        why = "our kernels are for bfloat16"
+    else:
+        why = "there are no kernels of ours (jaxinfer doctor)"
     return f": {words}, which XLA widens to {dtype} for each product, slowly, as {why}"
 
 

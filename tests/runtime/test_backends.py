@@ -6,7 +6,6 @@ kernels that is left to tests/kernels.
 
 import dataclasses
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -121,21 +120,22 @@ def test_on_a_cpu_kernels_are_taken_for_bfloat16_where_they_were_compiled(monkey
     assert choose_backends("auto", MODEL, "bfloat16", 16, device) == XLA_ONLY
 
 
-def test_quantized_weights_are_for_cpus_where_any_number_of_rows_is_ours(monkeypatch):
+def test_quantized_weights_are_ours_for_any_number_of_rows_on_a_cpu_and_xla_s_on_a_gpu(monkeypatch):
     device, model = jax.devices("cpu")[0], dataclasses.replace(MODEL, quantization="int8")
     monkeypatch.setattr(cpu, "best", lambda: Isa.AVX2)
     chosen = choose_backends("auto", model, "bfloat16", 16, device)
     assert [kernels_for(model, chosen, Decode(rows)).products for rows in (1, 16)] == [CPU, CPU]
     assert choose_backends("auto", model, "float32", 16, device) == XLA_ONLY
-    for setting, gpu in itertools.product(("auto", "xla", "mosaic"), (H20, L40)):
-        with pytest.raises(ConfigError, match=f"quantization needs a CPU.* got int8 on {gpu.device_kind}; set device"):
-            choose_backends(setting, model, "bfloat16", 64, gpu)
+    for gpu in (H20, L40):
+        on_gpu = choose_backends("auto", model, "bfloat16", 64, gpu)
+        assert [kernels_for(model, on_gpu, key).products for key in (Decode(1, 64), Decode(128, 64))] == [XLA, XLA]
+        assert on_gpu.decode_attention is (Backend.MOSAIC if gpu is H20 else Backend.XLA)
 
 
 PUBLISHED = published_from_hf(HFConfig(FP8))
 
 
-def test_published_formats_are_rounded_again_where_our_kernels_multiply_and_refused_on_gpus(monkeypatch):
+def test_published_formats_are_rounded_again_where_our_kernels_for_cpus_multiply(monkeypatch):
     device, model = jax.devices("cpu")[0], dataclasses.replace(MODEL, published=PUBLISHED)
     monkeypatch.setattr(cpu, "best", lambda: Isa.AVX2)
     ours = choose_backends("auto", model, "bfloat16", 16, device)
@@ -146,8 +146,8 @@ def test_published_formats_are_rounded_again_where_our_kernels_multiply_and_refu
     by_xla = choose_backends("auto", model, "float32", 16, device)
     assert as_held(model, by_xla) == model
     assert model.held_in("float32") == "fp8 with a scale per 128 x 128 weights"
-    with pytest.raises(ConfigError, match=r"quantization needs a CPU.* got fp8 .*or take the original in bfloat16"):
-        choose_backends("auto", model, "bfloat16", 64, H20)
+    on_gpu = choose_backends("auto", model, "bfloat16", 64, H20)
+    assert as_held(model, on_gpu) == as_computed(EngineConfig(), model, H20) == model
 
 
 def test_published_float16_is_computed_in_bfloat16_where_our_kernels_then_run(monkeypatch):

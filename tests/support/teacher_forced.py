@@ -19,6 +19,7 @@ from jaxinfer.runtime.packing import extend_layout
 from jaxinfer.runtime.plan import Plan, Row
 from jaxinfer.runtime.state import DeviceState, init_state
 from jaxinfer_kernels.launch import ffi
+from jaxinfer_kernels.linear.quantized import Format, Quantized
 
 CLEAR = 0.1  # a gap between the two most likely tokens that no rounding may turn round
 
@@ -69,7 +70,37 @@ def _about_one(seed: int, like: jax.Array) -> jax.Array:
 
 
 def in_float32(params: Params) -> Params:
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+    """What they stand for."""
+
+    def wide(leaf: jax.Array | Quantized) -> jax.Array:
+        return leaf.widened(jnp.float32) if isinstance(leaf, Quantized) else leaf.astype(jnp.float32)
+
+    return jax.tree.map(wide, params, is_leaf=lambda leaf: isinstance(leaf, Quantized))
+
+
+def in_fp8(params: Params, block: tuple[int, int] | None) -> Params:
+    """With the matrices of layers in fp8.    block: rows and columns that share a scale; None: a row."""
+    layers = params.layers
+
+    def of_layers(matrices: tuple[jax.Array, ...]) -> tuple[Quantized, ...]:
+        return tuple(_in_fp8(matrix, block or (1, matrix.shape[1])) for matrix in matrices)
+
+    return params.replace(
+        layers=layers.replace(
+            qkv=of_layers(layers.qkv),
+            o=of_layers(layers.o),
+            gate_up=of_layers(layers.gate_up),
+            down=of_layers(layers.down),
+        )
+    )
+
+
+def _in_fp8(matrix: jax.Array, block: tuple[int, int]) -> Quantized:
+    (out, depth), (rows, columns) = matrix.shape, block
+    blocks = matrix.astype(jnp.float32).reshape(out // rows, rows, depth // columns, columns)
+    scales = jnp.abs(blocks).max((1, 3), keepdims=True) / 448
+    values = (blocks / scales).reshape(out, depth).astype(jnp.float8_e4m3fn)
+    return Quantized(values, scales[:, 0, :, 0], Format.FP8, block=block)
 
 
 class Forced:

@@ -66,8 +66,8 @@ NOTES = (
     "Shares: prompts of the measured matmul rate, decode steps of the measured bandwidth, whole workloads of the time "
     "to read and to multiply what the workload must, one after the other, where all requests are there at once or one "
     "by one and answers have all their tokens.",
-    "Workloads longer than max_model_len are cut to it, and say so. Not reproduced: speculation, FP8 and INT8, which "
-    "jaxinfer does not have yet.",
+    "Workloads longer than max_model_len are cut to it, and say so. Not reproduced: speculation, which "
+    "jaxinfer does not have yet, FP8 and INT8.",
 )
 CHARTS = (
     Chart("serving workloads", ("output tok/s",), "tok/s"),

@@ -5,9 +5,10 @@ Products are transposed (64 rows of weights are the wgmma's M, the batch its N c
 streams the weights once, through a ring of copies. Weights in fp8 become float16 in registers, from where the wgmma
 takes them, a block while the one before it is multiplied: 175 instructions for 8 KB, where the copies leave time for
 440 on an H200. Up to 8 rows that they are multiplied with become float16 too, each times a power of 2 that its sums are
-divided by; more rows take longer to convert than weights, which become bfloat16 then. CTAs that share a tile's inner dimension form a cluster and add up through distributed shared memory, in a
-fixed order. Weights are fetched before the wait for the kernel before this one (PDL), which a launch sequence honours;
-alone in XLA's CUDA graphs each kernel is a graph of its own.
+divided by; more rows take longer to convert than weights, which become bfloat16 then. CTAs that share a tile's inner
+dimension form a cluster and add up through distributed shared memory, in a fixed order. Weights are fetched before the
+wait for the kernel before this one (PDL), which a launch sequence honours; alone in XLA's CUDA graphs each kernel is a
+graph of its own.
 Bound by memory: it must read `N * K * itemsize` bytes of weights; that is our bar. Measured at 8 rows, where it is
 faster than XLA, and at 32, where it is not (benchmarks/kernels_linear.py).
 

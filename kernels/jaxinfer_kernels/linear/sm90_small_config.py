@@ -76,8 +76,9 @@ class SmallConfig:
 
     @property
     def operand_dtype(self) -> jnp.dtype:
-        """Of what the wgmma multiplies: this chip converts fp8 to float16 alone, which has all of its values. From there
-        on to bfloat16 takes less than converting many rows of x.
+        """Of what the wgmma multiplies: this chip converts fp8 to float16 alone, which has all of its values.
+
+        To convert that to bfloat16 takes less than to convert many rows of x.
         """
         return self.dtype if self.shared is None or self.columns > CONVERTED else jnp.dtype(jnp.float16)
 
