@@ -18,6 +18,7 @@ import tokenizers
 from jaxinfer.errors import CheckpointError, InvalidRequest
 from jaxinfer.text.control import ControlGuard
 from jaxinfer.text.detokenizer import Detokenizer
+from jaxinfer.text.emptied import check_emptied
 from jaxinfer.text.encoder import EncoderProcess
 from jaxinfer.text.growth import MAX_NORMALIZED_CHARS, check_added, check_growth
 from jaxinfer.text.linear import nonlinear_rules
@@ -42,7 +43,7 @@ class _Model(msgspec.Struct):
     unk_id: int | None = None
 
 
-class _AddedToken(msgspec.Struct):
+class _AddedToken(msgspec.Struct, gc=False):
     """A token beside the model's vocabulary. normalized: it is looked for in the text after its normalizing."""
 
     content: str
@@ -307,20 +308,10 @@ def _load(tokenizer_json: bytes) -> tuple[tokenizers.Tokenizer, _File, int]:
         file, growth = _parts(tokenizer_json)
         with panics_as_exceptions():
             backend = tokenizers.Tokenizer.from_buffer(tokenizer_json)
-            _check_added_tokens(backend, file.added_tokens)
+            check_emptied(backend, file.normalizer, [token.content for token in file.added_tokens if token.normalized])
     backend.no_truncation()  # a file may carry both; nothing is cut or padded behind the user's back
     backend.no_padding()
     return backend, file, growth
-
-
-def _check_added_tokens(backend: tokenizers.Tokenizer, added: Sequence[_AddedToken]) -> None:
-    """Raises CheckpointError for one that is looked for as an empty text: the library may do so without end."""
-    for token in added if backend.normalizer is not None else ():
-        if token.normalized and not backend.normalizer.normalize_str(token.content):
-            raise CheckpointError(
-                "an added token of tokenizer.json must not become empty in its normalizer, "
-                f"{token.content[:40]!r} does. Set its normalized to false, or take it out."
-            )
 
 
 def _highest_id(vocab: dict[str, int] | list[Any]) -> int:

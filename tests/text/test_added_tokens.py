@@ -16,7 +16,8 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import pre_tokenizers
+from tokenizers import normalizers, pre_tokenizers
+from tokenizers.normalizers import Normalizer
 
 import jaxinfer
 from jaxinfer.errors import CheckpointError, InvalidRequest
@@ -116,6 +117,29 @@ def test_added_tokens_cost_what_the_library_takes_for_them(
         theirs_s, ours_s = least_s(pair, 3 if what == "loading" else 10, most)
         print(f"{what} {ours_s:.4f} {theirs_s:.4f} {ours_s / theirs_s:.2f}x")
         assert ours_s <= most * theirs_s, what
+
+
+NORMALIZERS: dict[str, Normalizer] = {
+    "NFC": normalizers.NFC(),
+    "Llama 2": normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]),
+    "BERT": normalizers.BertNormalizer(),
+    "without accents": normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Strip()]),
+    "without spaces at the end": normalizers.Replace(tokenizers.Regex(r"\s+$"), ""),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_added_tokens_that_are_normalized_load_as_fast_as_others(name: str) -> None:
+    file = json.loads(with_added_tokens(small_vocabulary(), COUNTS[-1]))
+    for token in file["added_tokens"]:
+        token["normalized"] = True
+    backend = byte_level_backend()
+    backend.normalizer = NORMALIZERS[name]
+    raw = json.dumps(file | {"normalizer": json.loads(backend.to_str())["normalizer"]}).encode()
+    theirs_s, ours_s = least_s((lambda: tokenizers.Tokenizer.from_buffer(raw), lambda: Tokenizer(raw)), 5, 1.5)
+    print(f"\n{name}: {ours_s:.4f} {theirs_s:.4f} {ours_s / theirs_s:.2f}x")
+    assert ours_s <= 1.5 * theirs_s
 
 
 def test_ids_of_added_tokens_stay_theirs_in_plain_text() -> None:
