@@ -15,6 +15,7 @@ from jaxinfer.text.grammar.counts import settle_counts
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.grammar.ecma import as_ecma
 from jaxinfer.text.grammar.endless import may_recur, without_endless
+from jaxinfer.text.grammar.flat import with_flat_counts
 from jaxinfer.text.grammar.formats import narrow_format
 from jaxinfer.text.grammar.misread import misread
 from jaxinfer.text.grammar.parts import parts, placeless
@@ -117,6 +118,8 @@ def guided(schema: Any, *, strict: bool) -> str:
 def _as_meant(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
     """The same schema, written so that llguidance reads it as it is."""
     schema = copy.deepcopy(schema)
+    if any("minProperties" in part or "maxProperties" in part for part in placeless(schema)):
+        schema = with_flat_counts(schema)
     beside = fractions(placeless(schema))
     for part in placeless(schema):
         changes = make_readable(part, strict=strict) + hold_bounds(part, beside)

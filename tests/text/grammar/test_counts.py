@@ -8,6 +8,7 @@ import pytest
 
 from jaxinfer.text.grammar.compiler import new_matcher
 from jaxinfer.text.grammar.counts import settle_counts
+from jaxinfer.text.grammar.flat import with_flat_counts
 from jaxinfer.text.grammar.source import Constraint
 from jaxinfer.text.grammar.trial import try_one
 from tests.support.grammars import takes
@@ -65,7 +66,78 @@ def test_what_is_left_out_is_told_with_its_place(vocabulary, place):
     assert "min/maxProperties only count where" in tried(vocabulary, schema, strict=True).error
 
 
-def test_what_other_parts_list_is_told_of_in_words_that_are_true(vocabulary):
-    closed = {"properties": dict.fromkeys(NAMES, {"type": "null"}), "additionalProperties": False}
-    schema = {"type": "object", **closed, "allOf": [{"minProperties": 2}]}
-    assert "minProperties asks for names that are not in required" in tried(vocabulary, schema, strict=False).error
+def in_parts(schema):
+    """The same objects, with the counts apart from the names."""
+    counts = {name: schema[name] for name in schema.keys() & {"minProperties", "maxProperties"}}
+    rest = {name: below for name, below in schema.items() if name not in counts}
+    defs = {"$defs": {"counted": counts, "named": rest}}
+    yield rest | {"allOf": [counts]}
+    yield counts | {"allOf": [rest]}
+    yield {"allOf": [{"title": "x", **rest}, {"allOf": [counts]}]}
+    yield defs | counts | {"$ref": "#/$defs/named"}
+    yield defs | {"allOf": [{"$ref": "#/$defs/named"}, {"$ref": "#/$defs/counted"}]}
+    names = {name: rest["properties"][name] for name in list(rest["properties"])[:1]}
+    yield rest | counts | {"properties": {**rest["properties"]}, "allOf": [{"properties": names}]}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_counts_apart_from_the_names_are_held_to_as_beside_them(vocabulary, strict):
+    for i, schema in enumerate(schemas()):
+        if i % 7:
+            continue
+        beside = tried(vocabulary, schema, strict=strict)
+        for apart in in_parts(schema):
+            found = tried(vocabulary, apart, strict=strict)
+            assert (bool(found.error), len(found.warnings)) == (bool(beside.error), len(beside.warnings)), apart
+
+
+FLAT = {"title": "t", "type": "object", "properties": {"a": {}}, "minProperties": 1}
+NESTED = {"properties": {"b": {"allOf": [{"minProperties": 1}, {"properties": {"a": {}}, "type": "object"}]}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "flat"),
+    [
+        ({"title": "t", "allOf": [{"properties": {"a": {}}}, {"minProperties": 1, "type": "object"}]}, FLAT),
+        (
+            {"allOf": [NESTED, {"minProperties": 2}]},
+            {"properties": {"b": {key: FLAT[key] for key in FLAT if key != "title"}}, "minProperties": 2},
+        ),
+        (
+            {"properties": {"a": {}}, "additionalProperties": False, "allOf": [{**FLAT, "maxProperties": 2}]},
+            {**FLAT, "maxProperties": 2, "additionalProperties": False, "properties": {"a": {"allOf": [{}, {}]}}},
+        ),
+    ],
+)
+def test_objects_in_parts_are_written_as_one(schema, flat):
+    found = with_flat_counts(schema)
+    assert {name: below for name, below in found.items() if name != "title"} == {
+        name: below for name, below in flat.items() if name != "title"
+    }
+
+
+RECURSIVE = {"properties": {"a": {"$ref": "#/$defs/x", "minProperties": 2}}, "additionalProperties": False}
+DOUBLING = {
+    f"d{i}": {"properties": {name: {"$ref": f"#/$defs/d{i + 1}", "minProperties": 1} for name in "ab"}}
+    for i in range(30)
+} | {"d30": {"properties": {"a": {}}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/x", "minProperties": 1, "$defs": {"x": RECURSIVE}},
+        {"$ref": "#/$defs/d0", "minProperties": 1, "$defs": DOUBLING},
+        {"$ref": "#", "minProperties": 1},
+        {"allOf": [{"minProperties": 1}, {"properties": {"a": {}}, "anyOf": [{"required": ["a"]}]}]},
+        {"allOf": [{"minProperties": 1}, {"type": ["object", "null"], "properties": {"a": {}}}]},
+        {"allOf": [{"minProperties": 1}, {"properties": {"a": {"$ref": "#/allOf/0"}}}]},
+        {"patternProperties": {"a": {}}, "allOf": [{"properties": {"a": {}}}, {"minProperties": 1}]},
+        {"properties": {"b": {}}, "allOf": [{"additionalProperties": {"type": "null"}}, {"minProperties": 1}]},
+        {"allOf": [{"minProperties": 1}, False]},
+        {"allOf": [{"minProperties": "1"}, {"properties": {"a": {}}}]},
+        {"allOf": 3, "minProperties": 1},
+    ],
+)
+def test_what_cannot_be_one_part_stays_as_it_is(schema):
+    assert with_flat_counts(schema) == schema

@@ -152,12 +152,14 @@ def test_required_of_all_that_holds_is_counted(vocabulary, schema):
     assert not tried(vocabulary, {"type": "object", **schema}, strict=True).error
 
 
-def test_what_is_used_twice_counts_what_both_require(vocabulary):
+@pytest.mark.parametrize(("kind", "most"), [("object", 4), (["object", "null"], 3)])
+def test_what_is_used_twice_counts_what_both_require(vocabulary, kind, most):
+    """Where it is written out for each, what that one requires."""
     users = [{"required": ["a", "b", "c"], "$ref": "#/$defs/A"}, {"required": ["b", "c", "d"], "$ref": "#/$defs/A"}]
-    schema = {"type": "object", "anyOf": users, "$defs": {"A": {"minProperties": 3}}}
+    schema = {"type": "object", "anyOf": users, "$defs": {"A": {"type": kind, "minProperties": most}}}
     assert not tried(vocabulary, schema, strict=True).error
-    schema["$defs"]["A"]["minProperties"] = 4
-    assert "minProperties must be at most 3" in tried(vocabulary, schema, strict=True).error
+    schema["$defs"]["A"]["minProperties"] = most + 1
+    assert f"minProperties must be at most {most}" in tried(vocabulary, schema, strict=True).error
 
 
 @settings(max_examples=150, deadline=None)
