@@ -1,7 +1,7 @@
 r"""ECMA: signs of a schema's patterns that stand for other characters in Rust, written so that llguidance reads ECMA's.
 
 ECMA's `.` is no line end, Rust's any but U+000A. White space has U+FEFF in ECMA, in Rust U+0085. Rust has no \cJ, no
-backspace in a class, and no characters in two halves.
+\0, no backspace in a class, and no characters in two halves.
 """
 
 import re
@@ -18,7 +18,7 @@ _IN_CLASSES = {r"\s": _SPACES, r"\S": _OTHERS}
 _ALONE = {".": r"[^\x0a\x0d\u2028\u2029]", r"\s": f"[{_SPACES}]", r"\S": f"[^{_SPACES}]"}
 _FLAGS = re.compile(r"\(\?([A-Za-z]*)(?:-([A-Za-z]+))?([:)])")
 _HIGH, _LOW = (rf"\\u[dD][{first}][0-9a-fA-F]{{2}}" for first in ("89abAB", "c-fC-F"))
-_CODE = rf"\\c[A-Za-z]|{_HIGH}{_LOW}"  # a control character, or a character in two halves
+_CODE = rf"\\c[A-Za-z]|\\0(?!\d)|{_HIGH}{_LOW}"  # a control character, or a character in two halves
 _PAIR = re.compile(_HIGH + _LOW)
 _SIGN = re.compile(rf"{_CODE}|{CLASS}|{_FLAGS.pattern}|[().]", re.DOTALL)
 _PART = re.compile(rf"{_CODE}|\\?.", re.DOTALL)  # of a class: a range's ends are parts of their own
@@ -79,6 +79,8 @@ def _coded(sign: str) -> str:
     """An escape of one character that Rust does not have, by its code."""
     if sign.startswith("\\c") and len(sign) == 3:
         return f"\\x{ord(sign[2]) % 32:02x}"
+    if sign == "\\0":
+        return r"\x00"
     if _PAIR.fullmatch(sign):
         high, low = int(sign[2:6], 16), int(sign[8:], 16)
         return rf"\u{{{0x10000 + ((high - 0xD800) << 10) + low - 0xDC00:x}}}"

@@ -25,9 +25,12 @@ _OWN = {  # signs of Rust's in a schema's pattern, whose ECMA has each as the si
     **{"\\>": "a word's end; write > for the sign", "\\U": "a character's code; write \\u{...} for that"},
     **dict.fromkeys(("\\p", "\\P"), "a class with a name of one letter; write \\p{L} for that"),
 }
+_ECMAS_CLASS = re.compile(r"\\[pP]\{(?:(?:gc|General_Category|sc|Script|scx|Script_Extensions)=)?\w+\}", re.ASCII)
+NO_CLASS = "a class that ECMA has by name"
+_HOW = "a script as \\p{sc=Greek}, a category as \\p{gc=Lu}, all but one as \\P{gc=Lu}"
 
 
-def misread(pattern: str, *, is_of_schema: bool = False) -> str:
+def misread(pattern: str, *, is_of_schema: bool = False, strict: bool = False) -> str:
     """Why an expression would be read as another; "" where it is read as it is."""
     depth, before, verbose = 0, "", False  # before: what of a class stands before a sign: a character, a range's begin
     if is_of_schema and (half := lone_half(pattern)):
@@ -42,6 +45,8 @@ def misread(pattern: str, *, is_of_schema: bool = False) -> str:
             return "with the flag x an expression must be one line, and this one has several; join its lines"
         if is_of_schema and (why := _not_ecmas(sign, depth)):
             return why
+        if strict and sign[:2] in ("\\p", "\\P") and not _ECMAS_CLASS.fullmatch(sign):
+            return f"{sign[:60]} must be {NO_CLASS}, {_HOW}"
         if depth and before == "range" and _CLASSES.match(sign):
             return f"a range in a class must end in a character, got -{sign}; write \\- for a hyphen"
         outside.append("[]" if depth or _opens(sign) else "x" if sign[0] == "\\" else sign)
@@ -85,13 +90,18 @@ def _state(before: str, sign: str) -> str:
     return "char" if is_char and sign[:2] not in ("\\p", "\\P") else ""
 
 
-def misread_in_schema(schema: Any) -> str:
-    """The same of the patterns of a schema, with the place; "" where all are read as they are."""
+def misread_in_schema(schema: Any, *, strict: bool = False) -> str:
+    """The same of the patterns of a schema, with the place; "" where all are read as they are.
+
+    strict: a class by name that ECMA has not is a fault too.
+    """
     for part, place in parts(schema) if isinstance(schema, dict | list) else ():
         names = part.get("patternProperties")
         patterns = [("pattern", part.get("pattern"))]
         patterns += [("patternProperties", name) for name in names] if isinstance(names, dict) else []
         for name, pattern in patterns:
-            if isinstance(pattern, str) and (why := misread(pattern, is_of_schema=True) or misquoted(pattern)):
+            if not isinstance(pattern, str):
+                continue
+            if why := misread(pattern, is_of_schema=True, strict=strict) or misquoted(pattern):
                 return f"{why}, at {ascii(below_of(place, name))}"
     return ""

@@ -2,7 +2,8 @@ r"""Quoting: classes of characters that llguidance misreads where an expression 
 
 Of a class with all control characters, or all but the line end, it takes every escape of one letter, `\"` and `\\` too,
 also where the class has no `"` or no `\`. Without U+0000 it reads each class as it is. So a negated class leaves U+0000
-out, which no answer needs, and any other such class is refused.
+out, which no answer needs, and any other such class is refused. It may join classes that are alternatives: what has
+U+0000 is read as it is where all of an expression's classes together lack a control character.
 """
 
 import re
@@ -17,6 +18,7 @@ _CLASS = re.compile(CLASS, re.DOTALL)
 _NESTED = re.compile(r"\\.|[\[&~|]", re.DOTALL)  # signs of sets, which Python warns of
 _CODE = re.compile(rf"\\[xu]\{{({_HEX}{{1,6}})\}}")
 _BY_NAME = re.compile(r"\\([pP])\{?\^?(?:\w+=)?([\w ]+)\}?|\[:(\^?)([a-z]+):\]")
+_CONTROL_CHARS = frozenset(map(chr, range(0x20))) - {"\n", "\r"}
 _CONTROLS = {"c", "cc", "other", "control", "cntrl"}  # classes by name with U+0000, without " and \
 _MARKS = {"p", "po", "punctuation", "otherpunctuation", "punct", "patternsyntax", "quotationmark", "graphemebase"}
 _MARKS_OF_ASCII = {"punct", "print", "graph"}  # those of brackets that hold " and \, but no U+0000
@@ -29,11 +31,20 @@ def quotable(pattern: str) -> str:
 
 def misquoted(pattern: str) -> str:
     """Why a class of an expression would be misread in a JSON string; "" where none would."""
-    for one in _classes(pattern):
-        if _is_misquoted(one):
-            law = r'what takes U+0000 must take " and \ too, or it is read as if it did'
-            return f"{law}, got {one[:60]}; leave U+0000 out"
+    misread = next(filter(_is_misquoted, _classes(pattern)), None)
+    if misread is not None and _may_have_controls(pattern):
+        law = r'what takes U+0000 must take " and \ too, or it is read as if it did'
+        return f"{law}, got {misread[:60]}; leave U+0000 out"
     return ""
+
+
+def _may_have_controls(pattern: str) -> bool:
+    """Whether all classes of an expression together may have all control characters but line ends."""
+    outside = _CLASS.sub("", pattern)
+    left = set(_CONTROL_CHARS).difference(outside)
+    for one in _classes(pattern):
+        left -= _members_in_python(_in_python(one), left)
+    return "." in outside or not left or _BY_NAME.search(pattern) is not None
 
 
 def _classes(pattern: str) -> Iterator[str]:
@@ -56,21 +67,25 @@ def _is_misquoted(one: str) -> bool:
 def _members(one: str) -> set[str]:
     r"""Which of U+0000, " and \ a class holds, as far as they matter."""
     is_not = one.startswith("[^")
-    rest = _CODE.sub(lambda code: rf"\U{code[1]:0>8}", one)
+    rest = _in_python(one)
     named = [_members_by_name(*found) for found in _BY_NAME.findall(rest)]
     plain = _BY_NAME.sub("", rest)
     if is_not:
         plain = plain.replace("[^^", r"[^\^", 1).replace("[^", "[", 1)
-    held = _members_in_python(plain).union(*named)
+    held = _members_in_python(plain, set('\0"\\')).union(*named)
     return set('\0"\\') - held if is_not else held
 
 
-def _members_in_python(one: str) -> set[str]:
+def _in_python(one: str) -> str:
+    return _CODE.sub(lambda code: rf"\U{code[1]:0>8}", one)
+
+
+def _members_in_python(one: str, chars: set[str]) -> set[str]:
     """A class without names is one of Python's too; none where nothing else is left, or where it is no expression."""
     if one.startswith("["):
         one = "[" + _NESTED.sub(lambda found: found[0] if len(found[0]) > 1 else f"\\{found[0]}", one[1:])
     try:
-        return {char for char in '\0"\\' if re.fullmatch(one, char, re.DOTALL)}
+        return {char for char in chars if re.fullmatch(one, char, re.DOTALL)}
     except (re.error, OverflowError):
         return set()
 

@@ -31,7 +31,7 @@ from jaxinfer.text.grammar.endless import endless
 from jaxinfer.text.grammar.inexact import inexact
 from jaxinfer.text.grammar.lark import Rules, fault_of_signs, rules_of, without_end
 from jaxinfer.text.grammar.lexemes import heavy_lexemes, largest_repetition
-from jaxinfer.text.grammar.misread import misread_in_schema
+from jaxinfer.text.grammar.misread import NO_CLASS, misread_in_schema
 from jaxinfer.text.grammar.parts import parts
 from jaxinfer.text.grammar.reasons import DEAD_END, FORCED, NO_SIGN, NOTHING, STRAYED, TOO_COMPLEX, reason_of
 from jaxinfer.text.grammar.repeated import COUNTED_AGAIN, counted_again, uncoded
@@ -70,7 +70,7 @@ _TOOL = re.compile(
 # llguidance's words, and ours, for what strict alone refuses
 _LEFT_OUT = (
     *("Unimplemented keys", "Unknown format", "oneOf constraints", "min/maxProperties only", COUNTED_AGAIN),
-    *("look-around", "backreferences", "the ends of words", "^ or $ within"),
+    *("look-around", "backreferences", "the ends of words", "^ or $ within", NO_CLASS),
 )
 
 
@@ -166,7 +166,7 @@ def _compiled(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens:
         if len(text) > MAX_TEXT_CHARS:
             return Tried(error=f"written as a grammar it may have {MAX_TEXT_CHARS} characters, it has {len(text)}")
         for schema in _schemas(text):
-            if why := endless(schema) or inexact(schema) or misread_in_schema(schema):
+            if why := endless(schema) or inexact(schema) or misread_in_schema(schema, strict=not _lets(schema)):
                 return Tried(error=why)
             if why := _fault_of_codes(vocabulary, schema):
                 return Tried(error=why)

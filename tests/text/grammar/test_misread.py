@@ -1,5 +1,6 @@
 """Misread: an expression that llguidance takes is read as itself, and others are refused with the reason."""
 
+import itertools
 import json
 import re
 import warnings
@@ -140,7 +141,7 @@ def test_brackets_and_letters_that_are_escaped_as_ecma_has_them_stay(pattern):
     assert misread_in_schema({"type": "string", "pattern": pattern}) == ""
 
 
-CODES = {"x41": "A", "u0041": "A", "u{41}": "A", "u{2}": "\x02", "u{d}": "\r", "cJ": "\n"}
+CODES = {"x00": "\0", "u0000": "\0", "x41": "A", "u0041": "A", "u{41}": "A", "u{2}": "\x02", "u{d}": "\r", "cJ": "\n"}
 CODES |= {"f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 BEHIND = ["", "{41}", "{2}", "{L}", "{Lu}", "L", "41", "0041", "00000041", "{start}", "{d}", "x"]
 
@@ -166,7 +167,7 @@ def test_no_escape_is_taken_for_what_ecma_has_not(vocabulary, tokenizer, sign):
         rows = [(f"^\\{sign}{behind}$", text)]
         if not behind:
             rows.append((f"^[\\{sign}]$", text))
-        if sign in "xU" and behind in ("{41}", "00000041"):
+        if sign + behind in ("x{41}", "U{41}", "U00000041"):
             rows += [(rf"^[\{sign}{behind}]$", char) for char in (sign, *behind)]
         for pattern, said in rows:
             schema = json.dumps({"pattern": pattern})
@@ -174,6 +175,41 @@ def test_no_escape_is_taken_for_what_ecma_has_not(vocabulary, tokenizer, sign):
             if not found.error:
                 matcher = new_matcher(vocabulary, found.text)
                 assert takes(matcher, tokenizer, json.dumps(said)), (pattern, said)
+
+
+PROPERTIES = [r"\p{L}", r"\P{Lu}", r"\p{gc=Lu}", r"\p{Script=Greek}", r"\p{scx=Greek}", r"\p{White_Space}"]
+
+
+OF_ECMA = ("gc", "General_Category", "sc", "Script", "scx", "Script_Extensions")
+
+
+@pytest.mark.parametrize("name", [*OF_ECMA, "age", "wb", ""])
+@pytest.mark.parametrize("between", ["=", "!=", ":", "==", " = "])
+def test_a_class_by_name_that_ecma_has_not_is_refused_with_strict(name, between):
+    for sign, value in itertools.product("pP", ["Lu", "Greek", "greek letter", "^L", "3.0"]):
+        one = f"\\{sign}{{{name}{between if name else ''}{value}}}"
+        is_ecmas = value in ("Lu", "Greek") and (not name or between == "=" and name in OF_ECMA)
+        for pattern in (f"^{one}+$", f"[a{one}]"):
+            schema = {"items": {"pattern": pattern}}
+            why = misread_in_schema(schema, strict=True)
+            assert (why == "") == is_ecmas
+            assert not why or why.startswith(f"{one} must be a class that ECMA has")
+            assert not why or why.endswith("at '#/items/pattern'")
+            assert misread_in_schema(schema) == ""
+
+
+@pytest.mark.parametrize("pattern", PROPERTIES)
+def test_classes_by_name_as_ecma_has_them_stay(pattern):
+    assert misread_in_schema({"pattern": pattern}, strict=True) == ""
+
+
+@pytest.mark.parametrize("pattern", [r"^\p{gc!=Lu}$", r"^[\p{sc:Latin}]$", r"^\p{age=3.0}$"])
+def test_what_strict_refuses_of_them_is_followed_without(vocabulary, pattern):
+    schema = json.dumps({"type": "string", "pattern": pattern})
+    strict, lenient = (
+        try_one(vocabulary, Constraint("json_schema", schema, strict, param="x"), {}) for strict in (True, False)
+    )
+    assert "must be a class that ECMA has" in strict.error and not lenient.error
 
 
 NAMES = ["alpha", "digit", "space", "punct", "word", "xdigit", "nope", "a"]

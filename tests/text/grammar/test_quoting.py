@@ -18,13 +18,46 @@ from tests.support.attempts import assert_below, processor_s
 from tests.support.grammars import takes
 
 NEGATED = ['^[^"]{1,3}$', '^[^"]+$', '[^"]', r'^\w[^"]\w$', '^[^"<]{1,3}$', r"^[^\\]{1,3}$", r'^[^"\n]+$', r'^[^"\\]*$']
-RIGHT = [r'^[^\x00-\x1f"]+$', r"^[^\n]{1,3}$", "^[^x]+$", r"[\s\S]", r"\P{L}", r"[^\p{L}]", "^.+$", r"[\x00-\x7f]", "a"]
-REFUSED = [r"[\x00-\x1f]", r"[\x00-\x0f]|[\x10-!]", r"\p{Cc}", r"\P{Po}", r"[[:cntrl:]a]", r"a\x00", "[\\u0000a]"]
-MEMBERS = ["a", '"', r"\"", r"\\", "-", "]", "^", r"\n", r"\s", r"\S", r"\w", r"\x22", r"\u005c", r"\x00-\x1f", "!-a"]
+RIGHT = [
+    r'^[^\x00-\x1f"]+$',
+    r"^[^\n]{1,3}$",
+    "^[^x]+$",
+    r"[\s\S]",
+    r"\P{L}",
+    r"[^\p{L}]",
+    "^.+$",
+    r"[\x00-\x7f]",
+    "a",
+    r"a\x00",
+    "[\\u0000a]",
+    r"\x00|[\x01-\x1e]",
+]
+REFUSED = [r"[\x00-\x1f]", r"[\x00-\x0f]|[\x10-!]", r"\p{Cc}", r"\P{Po}", r"[[:cntrl:]a]", r"\x00|[\x01-\x1f]"]
+REFUSED += [r"\x00|\P{L}", r"\x00(?s:.)", r"\x00\D"]
+MEMBERS = [
+    "a",
+    '"',
+    r"\"",
+    r"\\",
+    "-",
+    "]",
+    "^",
+    r"\n",
+    r"\s",
+    r"\S",
+    r"\w",
+    r"\x22",
+    r"\u005c",
+    r"\x00-\x1f",
+    "!-a",
+    r"\0",
+    r"\x00-\x0f",
+    r"\x10-\x1f",
+]
 CLASSES = st.tuples(st.sampled_from(["[", "[^", "[^"]), st.lists(st.sampled_from(MEMBERS), min_size=1, max_size=3))
 EXPRESSIONS = st.lists(CLASSES.map(lambda drawn: f"{drawn[0]}{''.join(drawn[1])}]"), min_size=1, max_size=2)
 LITERALS = [*map(json.dumps, ('"', "\\", "a", "<", "-", "]", "^", "\n", "\t", "/", "\x01", "\x0e", "é", 'a"', '""'))]
-LITERALS += [r'"\u0022"', r'"\u005C"', r'"\u0001"', r'"\/"']
+LITERALS += [r'"\u0000"', r'"\u0022"', r'"\u005C"', r'"\u0001"', r'"\/"']
 
 
 def matcher_of(vocabulary, pattern):
@@ -55,6 +88,20 @@ def test_an_expression_that_is_read_as_it_is_stays_as_it_is(pattern):
 @pytest.mark.parametrize("pattern", REFUSED)
 def test_a_class_with_nul_that_would_be_misread_is_refused_with_its_place(pattern):
     assert "'#/items/pattern'" in misread_in_schema({"items": {"pattern": quotable(pattern)}})
+
+
+NULS = [
+    (r"^\0?$", ["", "\0"]),
+    (r"^[\0a]b$", ["\0b", "ab"]),
+    (r"^\x00{2}$", ["\0\0"]),
+    (r"^(?:\0|[\x01-\x1e])$", ["\0"]),
+]
+
+
+@pytest.mark.parametrize(("pattern", "texts"), NULS)
+def test_nul_is_itself_where_no_class_has_all_control_characters(vocabulary, tokenizer, pattern, texts):
+    assert wrongly_taken(vocabulary, tokenizer, pattern) == []
+    assert all(takes(matcher_of(vocabulary, pattern), tokenizer, json.dumps(text)) for text in texts)
 
 
 def test_a_class_of_a_property_name_is_rewritten_too(vocabulary, tokenizer):
