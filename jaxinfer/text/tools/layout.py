@@ -20,6 +20,7 @@ from jaxinfer.text.tools.form import Body, Layout, OnLine
 from jaxinfer.text.tools.marks import FENCE, MAX_LEAD, MIN_TORN_TAG, is_closing, may_become, next_mark
 
 MAX_RETRIED_CHARS = 1 << 18  # of failed calls that are searched for others, in one answer
+_PIECE = 4096  # characters that are read at once
 _FAILED_CHARS = 16  # for which a failed call counts in MAX_LEAD
 MAX_LOST = 4096  # characters behind a call that broke off, which belong to it
 _MAX_WORD = 20  # characters of a fence's language
@@ -95,7 +96,8 @@ class CallParser:
 
     def feed(self, text: str) -> list[Event]:
         events: list[Event] = []
-        self._run(text, events, is_last=False)
+        for start in range(0, len(text), _PIECE):  # each call copies what is left
+            self._run(text[start : start + _PIECE], events, is_last=False)
         return events
 
     def follow(self, tool: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.tools import MAX_TOOL_BYTES
 from jaxinfer.text.tools.arguments import arguments_of, shapes
-from jaxinfer.text.tools.formats import new_parser
+from jaxinfer.text.tools.formats import CALL, SEPARATOR, new_parser
 from jaxinfer.text.tools.grammar import loosened, tool_grammar
 from jaxinfer.text.tools.reader import ToolUse
 from jaxinfer.text.tools.schema_types import Values
@@ -124,3 +124,22 @@ def test_calls_behind_a_call_that_all_lack_their_ends_are_read_in_linear_time():
         parser.finish()
 
     assert_below(1, lambda: processor_s(read_all), "the processor time of torn calls")
+
+
+@pytest.mark.parametrize(
+    ("form", "begin"),
+    [
+        ("hermes", '<tool_call>\n{"name": "f", "arguments": {'),
+        ("minicpm5", '<function name="f"><param name="a">'),
+        ("deepseek_v3", f"{CALL}function{SEPARATOR}f\n```json\n{{"),
+    ],
+)
+def test_an_answer_that_comes_whole_is_read_in_linear_time(form, begin):
+    """Of 20,000 calls that are left open, where the square took up to 9 s."""
+
+    def read_all() -> None:
+        parser = new_parser(form, {"f": {"properties": {"a": {}}}})
+        parser.feed(begin * 20_000)
+        parser.finish()
+
+    assert_below(1, lambda: processor_s(read_all), "the processor time of calls that are left open")
