@@ -218,7 +218,7 @@ def _heads_on_line(form: Format, names: Iterable[str]) -> Iterator[Head]:
     spelt = tuple(map(json.dumps, names))
     for lead in [("[", "{")] if form == "xlam" else [("{",), ("[", "{")]:
         for key in ("arguments", "parameters"):
-            for between in (",", ",}", "},", "}", "}{", "},{", "};{"):  # its bracket may come too early
+            for between in ("", ",", ",}", "},", "}", "}{", "},{", "};{"):  # its bracket may come too early
                 yield (*lead, '"name"', ":", spelt, *between, f'"{key}"', ":", ("{", '"'))
             yield (*lead, f'"{key}"', ":", ("{", '"'))
 

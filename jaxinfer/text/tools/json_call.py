@@ -20,7 +20,7 @@ from jaxinfer.text.tools.strict_json import dumped, loaded
 Schemas = Mapping[str, dict[str, Any]]  # of the parameters of tools, by their names
 HEAD_CHARS = 1024  # in which the name and the arguments' key must stand for these to be streamed
 _HEAD = re.compile(
-    rf'{SPACE}\{{{SPACE}"name"{SPACE}:{SPACE}"([^"\\\x00-\x1f]*)"{SPACE},{SPACE}"(?:arguments|parameters)"{SPACE}:'
+    rf'{SPACE}\{{{SPACE}"name"{SPACE}:{SPACE}"([^"\\\x00-\x1f]*)"{SPACE},?{SPACE}"(?:arguments|parameters)"{SPACE}:'
     rf"{SPACE}(?=\{{)"
 )
 _MAX_BETWEEN = 64  # signs behind a bracket that came too early

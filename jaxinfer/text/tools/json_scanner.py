@@ -1,7 +1,8 @@
 """JsonScanner: follows one JSON object through a text that comes in pieces, without building it.
 
-Models write two things that JSON has not, and that mean one thing only: control characters in strings as they are, line
-ends above all, and a comma before a closer. Both are taken, and written as JSON has them.
+Models write three things that JSON has not, and that mean one thing only: control characters in strings as they are,
+line ends above all, a comma before a closer, and none before a further name or value. All are taken, and written as
+JSON has them.
 """
 
 import json
@@ -39,6 +40,7 @@ class JsonScanner:
         self._written: list[str] = []
         self._comma = ""  # with white space behind it, held back: a closer may follow
         self._part = ""  # of a literal or an escape
+        self._is_behind_literal = False  # without white space
         self._in_key = False
         self._wants_low = False  # a high surrogate came, and its low one is due
 
@@ -98,7 +100,8 @@ class JsonScanner:
             case "literal":
                 return self._take_literal(text, at)
         past = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
-        return past if past > at else self._take_mark(text[at], at)
+        is_mark, self._is_behind_literal = past == at, self._is_behind_literal and past == at
+        return self._take_mark(text[at], at) if is_mark else past
 
     def _take_mark(self, char: str, at: int) -> int:
         """One character between strings and literals."""
@@ -119,9 +122,19 @@ class JsonScanner:
         elif wants in ("value", "first value"):
             self._part, self._wants = "", "literal"
             return at
+        elif wants == "next" and self._lacks_comma(char):
+            self._written.append(",")
+            self._wants = "key" if self._open[-1] == "}" else "value"
+            return at
         else:
             self.bad = True
         return at if self.bad else at + 1
+
+    def _lacks_comma(self, char: str) -> bool:
+        """Whether this begins a further name, or a further value of a list; two numbers may be one."""
+        if not self._open or self._open[-1] == "}":
+            return bool(self._open) and char == '"'
+        return char in _CLOSERS or (char == '"' and not self._is_behind_literal)
 
     def _take_string(self, text: str, at: int) -> int:
         if self._wants_low and text[at] != "\\":
@@ -160,6 +173,7 @@ class JsonScanner:
         if past < len(text):  # what goes on with a literal is no mark
             self.bad = not _LITERAL.fullmatch(self._part) or (self._part[-1] in _DIGITS and not is_double(self._part))
             self._wants = "literal" if self.bad else "next"
+            self._is_behind_literal = True
         return past
 
 

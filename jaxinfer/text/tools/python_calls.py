@@ -24,6 +24,8 @@ _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?
 _WORD = re.compile(r"\s*(True|False|None|true|false|null)\b")
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 _MARK = re.compile(r"\s*([\[\](){},:;])")
+_NAME = re.compile(rf"{_TEXT.pattern}\s*:", re.DOTALL)  # of a dict, before its value
+_OPENER = re.compile(r"\s*[\[{]")  # of a further list or dict in a list
 _HALVES = r"\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"
 _ESCAPE = re.compile(
     rf"{_HALVES}|\\(?:x[\da-fA-F]{{2}}|u[\da-fA-F]{{4}}|U[\da-fA-F]{{8}}|N\{{[^}}]*\}}|[0-7]{{1,3}}|.)", re.DOTALL
@@ -71,13 +73,10 @@ class _Reader:
         if name not in names:
             self._refuse("a tool that was offered")
         arguments: dict[str, str] = {}
-        may_go_on = True
         while not self._ends_call(names):
-            if not may_go_on:
-                self._refuse(")")
-            key = self._match(_KEY, "an argument's name")[1]
+            key = self._match(_KEY, "an argument's name")[1]  # whose = parts it from the value before, if no comma does
             arguments[dumped(key)] = self._value()
-            may_go_on = self._take(",")
+            self._take(",")
         return name, _object(arguments)
 
     def _ends_call(self, names: Container[str]) -> bool:
@@ -119,10 +118,15 @@ class _Reader:
         items: list[str] = []
         while not self._take(end):
             items.append(self._value())
-            if not self._take(","):
+            if not self._take(",") and not (end == "]" and self._begins_item(items[-1])):
                 self._want(end)
                 return items, len(items) - 1
         return items, len(items)
+
+    def _begins_item(self, before: str) -> bool:
+        """Whether a further item of a list begins without a comma: two numbers may be one, and two texts are."""
+        is_text = before[-1] in "]}" and _TEXT.match(self._text, self._at) is not None
+        return is_text or _OPENER.match(self._text, self._at) is not None
 
     def _dict(self) -> str:
         entries: dict[str, str] = {}
@@ -132,7 +136,7 @@ class _Reader:
                 self._refuse("a key")
             self._want(":")
             entries[key if key[0] == '"' else dumped(key)] = self._value()
-            if not self._take(","):
+            if not self._take(",") and not _NAME.match(self._text, self._at):
                 self._want("}")
                 break
         return _object(entries)
