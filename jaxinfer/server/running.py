@@ -42,6 +42,12 @@ class Running:
     def __len__(self) -> int:
         return len(self._all)
 
+    @property
+    def load(self) -> int:
+        """Requests under way: generations, and those whose body has come and is being tokenized, rendered or waits."""
+        prepared = (state for state in self.unanswered.values() if "held_body" in state and "generation" not in state)
+        return len(self) + sum(1 for _ in prepared)
+
     def track(self, state: State, generation: Generation, answer: RunningAnswer) -> None:
         """Know this one by both ids until it is closed."""
         tenant = state["tenant"].name
@@ -105,12 +111,12 @@ async def abort_request(request: Request) -> Response:
 
 
 async def load(request: Request) -> Response:
-    """How many requests are being answered, waiting ones included, and the pages in use; answers in every status.
+    """How many requests are under way, waiting ones included, and the pages in use; answers in every status.
 
     While the model starts, `start` says how far: its stage is "load", in bytes, or "compile", in programs.
     """
     llm = request.app.state.llm
-    answer: dict[str, Any] = {"server_load": len(request.app.state.running)}
+    answer: dict[str, Any] = {"server_load": request.app.state.running.load}
     if llm.status in ("starting", "serving") and (event := llm.progress) is not None:
         answer["start"] = {"stage": event.kind, "done": event.done, "total": event.total}
     if llm.status not in ("starting", "failed"):

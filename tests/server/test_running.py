@@ -1,5 +1,6 @@
 """/abort_request and /load: what is under way, and ending it by the id that the client knows."""
 
+import asyncio
 import re
 import threading
 from typing import Any
@@ -120,6 +121,38 @@ def test_what_has_ended_is_forgotten():
         assert refused.status_code == 400
         wait_until(lambda: len(app.state.running) == 0)
     assert app.state.running._by_key == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"prompt": "slow"}),
+        (COMPLETIONS, {"prompt": "slow"}),
+        (CHAT, {"messages": [{"role": "user", "content": "slow"}]}),
+        ("/v1/embeddings", {"input": ["slow", "slow"]}),
+    ],
+)
+def test_load_counts_a_request_from_its_body_to_its_answer(path, body, monkeypatch):
+    """Also while its text is being tokenized, which takes seconds where it is long."""
+    go_on, llm = threading.Event(), FakeLLM()
+
+    def slow(encode: Any) -> Any:
+        async def wait(*args: Any, **named: Any) -> Any:
+            while not go_on.is_set():
+                await asyncio.sleep(0.01)
+            return await encode(*args, **named)
+
+        return wait
+
+    for name in ("encode", "render"):
+        monkeypatch.setattr(llm, name, slow(getattr(llm, name)))
+    with live(create_app(llm)) as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        connection = raw_request(port, path, body)
+        wait_until(lambda: client.get("/load").json()["server_load"] == 1)
+        assert not llm.running
+        go_on.set()
+        wait_until(lambda: client.get("/load").json()["server_load"] == 0)
+        connection.close()
 
 
 def test_load_tells_of_the_pages_once_there_are_any():
