@@ -193,7 +193,10 @@ class XmlCall:
         else:
             self._parameter, self._stage = name, "value"
             self._types = self._parameters_of(self._tool).types(name)
-            self._json = None if self._types <= {"string"} else JsonText()
+            # where a text with tags stands in CDATA, a quote begins one of lists and objects alone
+            begins = "[{" if self._tags.has_cdata else '"[{'
+            may_be = {"array", "object"} if self._tags.has_cdata else self._types - {"string"}
+            self._json = JsonText(begins) if self._types & may_be else None
         return left
 
     def _are_early(self, tags: str, after: str) -> bool | None:
@@ -417,14 +420,16 @@ def _unquoted(name: str) -> str:
 class JsonText:
     """Fed with a value in pieces. is_in_string: it has begun as JSON does, and what comes next stands in a string."""
 
-    def __init__(self) -> None:
+    def __init__(self, begins: str) -> None:
+        """begins: what JSON may begin with."""
         self.is_in_string = False
+        self._begins = begins
         self._is_json: bool | None = None  # not known yet
         self._escapes = False
 
     def feed(self, text: str) -> None:
         if self._is_json is None and (begun := text.lstrip()):
-            self._is_json = begun[0] in '"[{'
+            self._is_json = begun[0] in self._begins
         if not self._is_json:
             return
         start, self._escapes = int(self._escapes), False

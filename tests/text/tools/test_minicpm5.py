@@ -1,5 +1,6 @@
 """MiniCPM5's form: names in attributes, texts in CDATA or with XML's entities, tags that are special tokens."""
 
+import contextlib
 import json
 from typing import Any
 
@@ -54,6 +55,20 @@ def test_a_call_is_read_however_its_values_are_written(text, arguments):
     for cuts in ([], list(range(len(text)))):
         _, calls, has_calls = read("minicpm5", text, cuts, SCHEMAS)
         assert (calls, has_calls) == ([("weather", arguments)], True)
+
+
+@pytest.mark.parametrize("types", [["string", "integer"], ["string", "null"], ["string", "array"]])
+@settings(max_examples=30, deadline=None)
+@given(value=st.lists(st.sampled_from(['"', "a", " ", "\\", "'", ":", "5"]), min_size=1).map("".join))
+def test_quotes_of_a_text_that_may_be_another_value_are_its_own(types, value):
+    with contextlib.suppress(ValueError):
+        if type(json.loads(value)) in (int, str):
+            return
+    text = call(city=value)
+    schemas = {"weather": {"properties": {"city": {"type": types}}}}
+    for cuts in ([], list(range(len(text)))):
+        (found,) = read("minicpm5", text, cuts, schemas)[1]
+        assert found[1]["city"].strip() == value.strip()
 
 
 @settings(max_examples=60, deadline=None)
