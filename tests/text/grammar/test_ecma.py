@@ -132,7 +132,8 @@ def test_what_a_strict_open_schema_takes_of_control_characters_is_json_of_it(voc
     found = try_one(vocabulary, Constraint("json_schema", json.dumps(schema), strict=True, param="x"), {})
     if found.error:
         return
-    matcher, validator = new_matcher(vocabulary, found.text), jsonschema_rs.validator_for(schema)
+    as_rust_has_it = json.loads(json.dumps(schema).replace('"^.$"', r'"^[^\\n\\r]$"'))  # the validator's . takes \r too
+    matcher, validator = new_matcher(vocabulary, found.text), jsonschema_rs.validator_for(as_rust_has_it)
     for code in spelt:
         for text in (f'{{"{code}":1}}', f'{{"{code}":"a"}}', f'{{"a":"{code}"}}'):
             assert not takes(matcher, tokenizer, text) or validator.is_valid(json.loads(text)), text
