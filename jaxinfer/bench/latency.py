@@ -102,8 +102,8 @@ def measure(
 
 
 NOTES = (
-    "Fresh random token ids for every request, greedy, EOS ignored, no text made, prefix cache off but for the cached "
-    "prefix. "
+    "Fresh random token ids for every request, greedy, EOS ignored, no text made; --cached-prefix alone uses the "
+    "prefix cache. "
     f"First token: max_tokens 1, the best of {TRIES_ALONE} alone and of {TRIES_TOGETHER} together. Step and host: the "
     f"means of the decode steps of one call of {DECODED + 1} tokens, the fastest of {TRIES_DECODE}. Once the tries of "
     f"one have taken {TRIES_S:g} s there are no more of it, {LEAST_TRIES} at least.",
@@ -111,6 +111,8 @@ NOTES = (
     "of the matmul rate measured in this run, for the operations of a prompt.",
     "Host time is all that the engine's thread does in a step but waiting. While the wait for the device is above 0, "
     "the device is the slower one and host time hides behind it; `jaxinfer profile` shows what does not.",
+    "A first step is slow above the limit, twice the median and 2 ms: it met something that was not ready, or other "
+    "work on this machine.",
 )
 
 

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from jaxinfer.errors import ConfigError
@@ -16,6 +18,7 @@ NOT_TRUSTED = (
     "Limit not trusted: a share above 100 % means that this device's limit was measured too low, as it is while other "
     "programs use the device. Measure again on a quiet machine."
 )
+_LEAST_ROOM = 20  # characters for what is put into several lines; with less it stays in one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,13 +68,13 @@ class Report:
         return json.dumps(whole, indent=1) + "\n"
 
     def as_markdown(
-        self, old: Mapping[str, Any] | None = None, *, is_brief: bool = False, is_aligned: bool = False
+        self, old: Mapping[str, Any] | None = None, *, is_brief: bool = False, width: int | None = None
     ) -> str:
         """old: an earlier report's JSON; each figure it has too is followed by the difference.    is_brief: without
-        details, which a terminal has no room for beside the tables.    is_aligned: tables in columns, as a terminal
-        shows them, and no Markdown.
+        details, which a terminal has no room for beside the tables.    width: of a terminal, which gets tables in
+        columns and no Markdown.
         """
-        lines_of = columns_of if is_aligned else markdown_of
+        lines_of = markdown_of if width is None else partial(columns_of, width=width)
         facts = self.all_facts()
         if is_brief and self.details:
             more = f"{len(self.details)} facts of the start: -v shows them, --json writes them"
@@ -85,7 +88,8 @@ class Report:
             was = old.get("facts", {})
             blocks.append(f"In brackets: the difference to {was.get('commit', '?')} of {was.get('date', '?')}.")
         if notes := self.all_notes():
-            blocks.append("\n".join(f"- {note}" for note in notes))
+            lines = [f"- {note}" for note in notes]
+            blocks.append("\n".join(lines if width is None else [_filled(line, width, "  ") for line in lines]))
         return "\n\n".join(blocks) + "\n"
 
 
@@ -140,8 +144,38 @@ def markdown_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def columns_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table, for a terminal."""
-    lines = [*([head] if all(head) else []), *rows]  # of facts the head says nothing
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, cells, widths)).rstrip() for cells in lines)
+def columns_of(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
+    """A table, for a terminal.    width: of the terminal; where the table is wider, names of columns and what stands
+    in the last one take several lines.
+    """
+    heads = [head] if all(head) else []  # of facts the head says nothing
+    if width is not None and heads and sum(_widths([head, *rows])) + 2 * len(head) - 2 > width:
+        heads = _stacked(head, rows)
+    lines = [*heads, *rows]
+    *others, _ = widths = _widths(lines)
+    left = sum(others) + 2 * len(others)
+    shown = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in lines]
+    return "\n".join(shown if width is None else [_filled(line, width, " " * left) for line in shown])
+
+
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    """Of each column."""
+    return [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+
+
+def _stacked(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """The names of columns in lines, the last one full, that make no column wider than it must be."""
+    least = [max(map(len, name.split())) for name in head]
+    widths = _widths([[" " * size for size in least], *rows])
+    parts = [textwrap.wrap(name, size) for name, size in zip(head, widths, strict=True)]
+    height = max(map(len, parts))
+    return [*zip(*([""] * (height - len(one)) + one for one in parts), strict=True)]
+
+
+def _filled(line: str, width: int, indent: str) -> str:
+    """In lines of at most `width`, all but the first behind an indent; spaces between columns stay."""
+    if len(line) <= width or width - len(indent) < _LEAST_ROOM:
+        return line
+    first, rest = line[: len(indent)], line[len(indent) :]
+    parts = textwrap.wrap(rest, width - len(indent), break_long_words=False, break_on_hyphens=False)
+    return "\n".join([first + parts[0], *(indent + part for part in parts[1:])])

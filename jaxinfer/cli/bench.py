@@ -1,5 +1,6 @@
 """`jaxinfer bench VERB`: the verbs that measure. Each is a file beside this one, imported when it is asked for."""
 
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -48,9 +49,9 @@ def publish(make: "Callable[[Checklist], Report]", params: Mapping[str, Any], fi
         old = read_json(params["compare"]) if params["compare"] else None
         report = make(checklist)
     target: Path | None = params["json_file"]
-    is_aligned = sys.stdout.isatty()  # a file and a pipe get Markdown
-    is_brief = is_aligned and not params.get("verbose", True)  # they keep all
-    click.echo(report.as_markdown(old, is_brief=is_brief, is_aligned=is_aligned), nl=False)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None  # a file and a pipe get Markdown
+    is_brief = width is not None and not params.get("verbose", True)  # they keep all
+    click.echo(report.as_markdown(old, is_brief=is_brief, width=width), nl=False)
     if target is not None:
         try:
             target.write_text(report.as_json(), encoding="utf-8")

@@ -21,9 +21,22 @@ def test_a_table_is_markdown_with_its_head_and_notes():
 
 
 def test_a_terminal_gets_columns_in_the_place_of_markdown():
-    text = report(1234.5678).as_markdown(is_aligned=True)
+    text = report(1234.5678).as_markdown(width=80)
     assert "\n\nshape  tok/s  note\n1x128  1,235  -\n4x128  10     b\n\n" in text
     assert "|" not in text and "\ncommit  abc\n" in text
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_terminal_gets_no_wider_lines_than_it_has(width):
+    long = " ".join(f"w{i}" for i in range(60))
+    columns = ("batch x prompt", *(f"{name} of all steps us" for name in ("drain", "pack", "wait", "text")))
+    report = Report("bench", [("a fact", long)], [Table("speed", columns, [("1x128", 1.0, 2.0, 3.0, 4.0)])], [long])
+    text = report.as_markdown(width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert " ".join(text.split()).count("w0 w1") == 2 and "a fact  w0" in text and "\n- w0" in text
+    for name in columns:
+        assert all(part in text for part in name.split())
+    assert "\n1x128 " in text
 
 
 def test_a_comparison_shows_the_difference_of_rows_and_columns_that_both_have():

@@ -82,7 +82,7 @@ def test_a_report_begins_on_a_line_of_its_own_and_nothing_is_below_it(monkeypatc
     with pytest.raises(SystemExit) as end:
         main(command.split())
     assert end.value.code == 0
-    before, report, after = screen.getvalue().partition(REPORT.as_markdown(is_aligned=True))
+    before, report, after = screen.getvalue().partition(REPORT.as_markdown(width=80))
     assert report and after == ""
     assert re.search(r"\x1b\[2K(?:\x1b\[[0-9;?]*[A-Za-z]|\r)*$", before), "the spinner's line is empty again"
 
