@@ -16,7 +16,7 @@ from tests.support.attempts import Stopwatch
 from tests.support.processes import family, footprint
 
 WITHIN_S = 2.0  # of the last answer
-CANARY = {"prompt": "7 plus 5 is", "max_tokens": 32, "temperature": 0, "ignore_eos": True, "logprobs": 0}
+CANARY = {"prompt": "7 plus 5 is", "max_tokens": 8, "temperature": 0, "ignore_eos": True, "logprobs": 0}
 IDLE = {
     "requests running": 0.0,
     "requests waiting": 0.0,
