@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 LEAST_MEMORY = 2**20  # bytes
-CHANGES = ("lower ", "raise ", "set ", "leave out ")  # begin a cure that is a setting
 
 
 @dataclasses.dataclass(frozen=True)

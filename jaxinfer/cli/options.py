@@ -295,7 +295,9 @@ _FAULT = "  - "  # begins a line on what stands in a file, whose keys may have t
 # of more than one word, since the others are words too; no part of a path, a quoted word or a file's "x.toml: NAME";
 # taken with the flag where that stands behind already
 _NAMED = re.compile(
-    rf"(?<![\w/.'-])(?<!: )({'|'.join(name for name in SETTINGS if '_' in name)})(?: \(--[\w-]+\))?(?!\w|/|\.\w)"
+    rf"(?<![\w/.'-])(?<!: )({'|'.join(name for name in SETTINGS if '_' in name)}"
+    r"|(?<=set )(?:quantization|dtype)(?= to )|(?<=out )dtype(?= and |, or |$))"
+    r"(?: \(--[\w-]+\))?(?!\w|/|\.\w)"
 )
 
 

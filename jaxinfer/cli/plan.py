@@ -1,16 +1,16 @@
 """`jaxinfer plan`: what a model needs of a device and what the device could give at best, from config.json alone."""
 
 import contextlib
+import itertools
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxinfer.cli.cards import (
-    CHANGES,
     GPUS,
     TargetDevice,
     check_device,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from jaxinfer.models.config import ModelConfig
     from jaxinfer.models.registry import Family
     from jaxinfer.runtime.backends import Backends
+    from jaxinfer.runtime.cures import DoesNotFit
     from jaxinfer.runtime.memory import MemoryPlan
 
 LEAST_S = 5e-5  # what the device needs less for, the launches of a step bind: no estimate is printed
@@ -53,6 +54,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         return list_models(resolved, name, memory)
     with reading("the model and this machine"):
         from jaxinfer.models.quantization_config import unfollowed
+        from jaxinfer.runtime.cures import DoesNotFit
 
         target = choose_target(name, memory, config.device)
         facts, source = facts_of(config)
@@ -64,13 +66,13 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     show = partial(print_rows, resolved, params)
     try:
         plan = plan_on(config, target, model, family, backends)
-    except DeviceError as error:
-        show([("fits", "no"), *known, *needs(config, target, model, family, backends), *source], [])
-        said = str(error)
-        if target.platform == "gpu":
-            cards = fitting_cards(config, model, family, target)
-            said = with_cards(said, cards, is_here=name is None and memory is None)
-        raise type(error)(with_memory(said, memory)) from error
+    except DoesNotFit as error:
+        needed: list[tuple[str, str]] = []
+        with contextlib.suppress(ConfigError):  # of settings that are at odds nothing can be added up
+            needed = needs(config, target, model, family, backends)
+        show([("fits", "no"), *known, *needed, *source], [])
+        cures = [*cures_here(error, name is None, memory), *cures_elsewhere(error, config, facts, target, memory)]
+        raise DeviceError(f"{error.fact}; {', or '.join(cures)}") from error
     rows = [row for row in plan.rows() if row[0] != "host pages" or plan.host_pages]
     hidden = {"compiled steps", *(name for name, _ in plan.backends.rows())}
     memory_rows = [row for row in rows if row[0] not in hidden]
@@ -116,41 +118,55 @@ def free_words(config: EngineConfig, target: TargetDevice) -> str:
     return f"{size_words(usable)}, {share} (gpu_memory_utilization)"
 
 
-def fitting_cards(config: EngineConfig, model: "ModelConfig", family: "Family", other_than: TargetDevice) -> list[str]:
-    """The cards of --for on which these settings have a plan, the smallest first."""
-    from jaxinfer.runtime.memory import backends_for
-
-    found = []
-    for key, card in sorted(GPUS.items(), key=lambda item: item[1].free_bytes):
-        if card.device_kind != other_than.device_kind:
-            with contextlib.suppress(ConfigError, DeviceError):
-                plan_on(config, card, model, family, backends_for(config, model, card))
-                found.append(key)
-    return found
-
-
-def with_cards(error: str, cards: list[str], *, is_here: bool) -> str:
-    """The error with cures for a card that is planned for: a setting, another card, a smaller model."""
-    fact, _, cure = error.partition("; ")
-    is_setting = cure.startswith(CHANGES)
-    found = [cure] if is_setting or is_here else []
-    if cards:
-        found.append(f"take a card that holds it (--for {', '.join(cards[:3])})")
-    if not found or (cards and not is_here and not is_setting):
-        found.append("choose a smaller model" + ("" if cards else " (no card of --for holds it alone)"))
-    return f"{fact}; {', or '.join(found)}"
+def cures_here(error: "DoesNotFit", is_here: bool, memory: str | None) -> Iterator[str]:
+    """What helps on the device that is planned for: settings, or more of its memory, or smaller weights."""
+    if error.changes:
+        yield error.changes
+    if memory is not None:
+        yield f"raise --memory, now {memory}"
+    elif is_here and not error.changes:
+        yield error.to_free
+    if error.smaller and not error.changes:
+        yield error.smaller
 
 
-def with_memory(error: str, memory: str | None) -> str:
-    """The error with the cure of who gave --memory: more of it. The machine's own memory is none."""
-    if memory is None:
-        return error
-    fact, _, cure = error.partition("; ")
-    more = f"raise --memory, now {memory}"
-    if cure.startswith(CHANGES):
-        return f"{fact}; {cure}, or {more}"
-    cure = re.sub("^free .*? memory, (or )?", "", cure).removesuffix(", or a larger machine")
-    return f"{fact}; {more}, or {cure}"
+def cures_elsewhere(
+    error: "DoesNotFit", config: EngineConfig, facts: Mapping[str, Any], target: TargetDevice, memory: str | None
+) -> Iterator[str]:
+    """Another edition of the model, another card or all of this one, another model."""
+    from jaxinfer.models.known import KNOWN
+    from jaxinfer.runtime.cures import without_settings
+    from jaxinfer_kernels.sm90 import HopperGpu
+
+    cards: list[str] = []
+    if target.platform == "gpu":
+        edition = f"{config.model}-FP8"
+        if edition in KNOWN and not error.changes and _holds(config, KNOWN[edition], target):
+            yield f"take {edition}" + ("" if HopperGpu.of(target) else " (slow on this GPU)")
+        without, names = without_settings(config)
+        own = {key: card for key, card in GPUS.items() if card.device_kind == target.device_kind}
+        among = [own, GPUS] if memory else [{key: card for key, card in GPUS.items() if key not in own}]
+        for others, (changed, left_out) in itertools.product(among, ((config, []), (without, names))):
+            if not cards and (cards := fitting_cards(changed, facts, others)):
+                left_out = [*(["--memory"] if memory else []), *left_out]
+                change = f"leave out {' and '.join(left_out)}" if left_out else ""
+                card = f"take a card that holds it (--for {', '.join(cards[:3])})" if others is not own else ""
+                yield " and ".join(filter(None, [change, card]))
+    if not error.changes:
+        has_none = target.platform == "gpu" and not cards
+        yield "choose a smaller model" + (" (no card of --for holds it alone)" if has_none else "")
+
+
+def fitting_cards(config: EngineConfig, facts: Mapping[str, Any], cards: Mapping[str, TargetDevice]) -> list[str]:
+    """The cards on which these settings have a plan, the smallest first."""
+    smallest_first = sorted(cards.items(), key=lambda item: item[1].free_bytes)
+    return [key for key, card in smallest_first if _holds(config, facts, card)]
+
+
+def _holds(config: EngineConfig, facts: Mapping[str, Any], target: TargetDevice) -> bool:
+    with contextlib.suppress(ConfigError, DeviceError):
+        return bool(plan_on(config, target, *model_on(config, facts, target)))
+    return False
 
 
 def facts_of(config: EngineConfig) -> tuple[dict[str, Any], list[tuple[str, str]]]:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from jaxinfer.bench.report import columns_of
-from jaxinfer.cli.cards import CHANGES, TargetDevice, choose_target, describe, fits, model_on, plan_on
+from jaxinfer.cli.cards import TargetDevice, choose_target, describe, fits, model_on, plan_on
 from jaxinfer.cli.checklist import reading
 from jaxinfer.cli.options import as_given
 from jaxinfer.config import EngineConfig, Resolved, size_words
@@ -37,17 +37,14 @@ def list_models(resolved: Resolved, name: str | None, memory: str | None) -> int
 def fit_of(facts: Mapping[str, Any], config: EngineConfig, target: TargetDevice) -> tuple[str, str]:
     """The bytes of the weights, and whether the model fits."""
     from jaxinfer.models.parameters import num_bytes
+    from jaxinfer.runtime.cures import DoesNotFit
 
     weights = "-"
     try:
         model, family, backends = model_on(config, facts, target)
         weights = size_words(num_bytes(family.specs(model), config.dtype_for(model.dtype)))
         return weights, fits(model, plan_on(config, target, model, family, backends))
-    except DeviceError as error:
-        fact, _, cure = str(error).partition("; ")
-        if cure.startswith(CHANGES):
-            change = cure.partition(", or ")[0].replace(" it ", f" {fact.partition(' ')[0]} ")
-            return weights, f"no: {change}"
-        return weights, f"no: {fact.partition(' but ')[2] or fact.partition(', ')[2]}"
-    except ConfigError as error:
+    except DoesNotFit as error:
+        return weights, f"no: {error.changes.partition(', or ')[0] or error.missing or error.fact}"
+    except (ConfigError, DeviceError) as error:
         return weights, f"no: {str(error).partition(', ')[0]}"

@@ -1,12 +1,16 @@
 """Cures for a model that does not fit a device: the settings that were given and take the memory."""
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable
 from functools import partial
 
+from jaxinfer.cache.spec import ITEMSIZE
 from jaxinfer.config import EngineConfig
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import ConfigError, DeviceError
+from jaxinfer.models.config import ModelConfig
+from jaxinfer.runtime.backends import XLA_ONLY, Backends
 
 _LOWERED = ("max_num_batched_tokens", "max_num_seqs", "page_size", "max_model_len")  # a smaller value may fit
 _OF_MEMORY = (
@@ -14,6 +18,38 @@ _OF_MEMORY = (
     *("num_pages", "kv_cache_memory_bytes"),
 )
 SLACK = 80 * 2**20  # bytes that other programs may take between a refusal and the next start
+
+
+class DoesNotFit(DeviceError):
+    """A model that a device has too little memory for.
+
+    fact: what must fit.    changes: of settings, with which it fits.    to_free: how much memory to free.
+    smaller: what makes its weights small enough.    missing: how much is. All in words; "" of what helps nothing.
+    """
+
+    def __init__(
+        self,
+        fact: str,
+        changes: str = "",
+        *,
+        to_free: str = "free some memory",
+        smaller: str = "",
+        missing: str = "",
+    ) -> None:
+        others = [*filter(None, [to_free, smaller]), "choose a smaller model, or a larger machine"]
+        super().__init__(f"{fact}; {changes or ', '.join(others)}")
+        self.fact, self.changes = fact, changes
+        self.to_free, self.smaller, self.missing = to_free, smaller, missing
+
+    def with_cures(self, *, changes: str = "", smaller: str = "", fact: str = "") -> "DoesNotFit":
+        """The same with cures that were found later, and told as a part of another fact."""
+        return DoesNotFit(
+            fact or self.fact,
+            changes or self.changes,
+            to_free=self.to_free,
+            smaller=smaller or self.smaller,
+            missing=self.missing,
+        )
 
 
 class Unlawful(ConfigError):
@@ -43,10 +79,38 @@ def changes_that_fit(config: EngineConfig, fits: Callable[..., bool]) -> str:
     return _changes(config, partial(fits, slack=SLACK)) or _changes(config, partial(fits, slack=0))
 
 
+def smaller_weights(
+    config: EngineConfig, model: ModelConfig, platform: str, backends: Backends, planned: Callable[..., object]
+) -> str:
+    """A setting with which the weights take less, and the model fits. Empty without any.
+
+    planned: plans a configuration and a model, or raises.
+    """
+    changes = [("dtype", "bfloat16")] if ITEMSIZE[config.dtype_for(model.dtype)] > 2 else []
+    changes += [("quantization", name) for name in ("int8", "int4") if not model.is_quantized]
+    for name, value in changes:
+        changed, made, kernels = dataclasses.replace(config, **{name: value}), model, backends
+        if name == "quantization":
+            made = dataclasses.replace(model, quantization=value)
+            kernels = backends if platform == "cpu" else XLA_ONLY
+        with contextlib.suppress(ConfigError, DeviceError):
+            planned(changed, model=made, backends=kernels)
+            is_slow = name == "quantization" and platform != "cpu"
+            return f"set {name} to {value}" + (" (slow on a GPU)" if is_slow else "")
+    return ""
+
+
+def without_settings(config: EngineConfig) -> tuple[EngineConfig, list[str]]:
+    """The configuration without the settings that take memory, and the names of those that were given."""
+    standard = EngineConfig()
+    names = [name for name in _OF_MEMORY if getattr(config, name) != getattr(standard, name)]
+    return dataclasses.replace(config, **{name: getattr(standard, name) for name in names}), names
+
+
 def _changes(config: EngineConfig, fits: Callable[[EngineConfig], bool]) -> str:
     """The settings of which one alone is enough, else the fewest together."""
-    standard = EngineConfig()
-    given = {name: getattr(standard, name) for name in _OF_MEMORY if getattr(config, name) != getattr(standard, name)}
+    standard, names = without_settings(config)
+    given = {name: getattr(standard, name) for name in names}
     found = [_change(config, name, fits) for name in given if fits(dataclasses.replace(config, **{name: given[name]}))]
     if found:
         return " or ".join(found)

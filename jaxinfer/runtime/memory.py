@@ -27,7 +27,7 @@ from jaxinfer.runtime.buckets import (
     draw_sizes,
     extend_buckets,
 )
-from jaxinfer.runtime.cures import SLACK, Unlawful, changes_that_fit, lowered
+from jaxinfer.runtime.cures import SLACK, DoesNotFit, Unlawful, changes_that_fit, lowered, smaller_weights
 from jaxinfer.runtime.moving import staged_bytes
 from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.temporaries import step_bytes, widened_bytes
@@ -36,7 +36,6 @@ from jaxinfer_kernels.linear.quantized import Quantized
 GIB = 2**30
 _CPU_SHARE, _CPU_MOST = 1 / 4, 4 * GIB  # of the free memory for pages that nobody asked for: others use it too
 _HOST_BYTES, _CPU_HOST_SHARE = 2 * GIB, 1 / 8  # for pages that the pool has no room for; at most of a CPU's free memory
-_OTHERWISE = "free some memory, or choose a smaller model or dtype"
 _GPU_RESERVE = GIB // 2  # CUDA graphs, the collective and library workspaces inside JAX's pool
 
 
@@ -166,7 +165,10 @@ def plan_memory(
 ) -> MemoryPlan:
     """The plan for what is free on a device now. Raises ConfigError or DeviceError, naming a value that works."""
     free = available_device_bytes(device)  # of a GPU what is left of JAX's pool, which `select_device` sized
-    return plan_for(config, model, family, platform=device.platform, free=free, backends=backends)
+    try:
+        return plan_for(config, model, family, platform=device.platform, free=free, backends=backends)
+    except DoesNotFit as error:  # whose parts only `jaxinfer plan` asks for; other processes know the classes of errors
+        raise DeviceError(str(error)) from error
 
 
 def backends_for(config: EngineConfig, model: ModelConfig, device: Described) -> Backends:
@@ -198,32 +200,37 @@ def plan_for(
     Raises DeviceError with the settings as the first cure that take the memory, if any do, and ConfigError with a value
     that fits too, if one does.
     """
-    planned = partial(_plan, model=model, family=family, platform=platform, backends=backends)
+    planned = partial(_plan, family=family, platform=platform)
+    as_asked = partial(planned, model=model, backends=backends)
     of_whole = free / config.gpu_memory_utilization if platform == "gpu" else free
 
     def fits(changed: EngineConfig, slack: int) -> bool:
         share = changed.gpu_memory_utilization if platform == "gpu" else 1
         with contextlib.suppress(ConfigError, DeviceError):
-            return bool(planned(changed, free=int(of_whole * share) - slack))
+            return bool(as_asked(changed, free=int(of_whole * share) - slack))
         return False
 
     try:
-        return planned(config, free=free)
+        return as_asked(config, free=free)
     except Unlawful as error:
         lawful = dataclasses.replace(config, **{error.setting: error.lawful})
         fact, changes = str(error).partition("; ")[0], "" if fits(lawful, SLACK) else changes_that_fit(config, fits)
         if changes:
             raise ConfigError(f"{fact}; {changes}") from error
         try:
-            planned(lawful, free=free)
-        except (ConfigError, DeviceError) as other:
+            plan_for(lawful, model, family, platform=platform, free=free, backends=backends)
+        except DoesNotFit as other:
+            raise other.with_cures(fact=f"{fact}; and with {error.lawful} {other.fact}") from error
+        except ConfigError as other:
             raise ConfigError(f"{fact}; and with {error.lawful} {other}") from error
         raise ConfigError(str(error)) from error
-    except DeviceError as error:
-        fact, _, cure = str(error).partition("; ")
-        if cure.startswith("lower") or not (changes := changes_that_fit(config, fits)):
+    except DoesNotFit as error:
+        if error.changes:
             raise
-        raise DeviceError(f"{fact}; {changes}") from error
+        if changes := changes_that_fit(config, fits):
+            raise error.with_cures(changes=changes) from error
+        smaller = smaller_weights(config, model, platform, backends, partial(planned, free=free - SLACK))
+        raise error.with_cures(smaller=smaller) from error
 
 
 def needs_for(
@@ -387,8 +394,8 @@ def _room_for_pages(config: EngineConfig, platform: str, needs: Needs) -> int:
             given = _size(config.kv_cache_memory_bytes)
             fact = f"{_size(left)} are left beside the weights and the temporaries, got {given}"
             least = needs.needed_pages + needs.states
-            cure = f"lower it to {lowered(left, least)}" if left >= least else _OTHERWISE
-            raise DeviceError(f"kv_cache_memory_bytes must fit in memory, {fact}; {cure}")
+            cure = f"lower kv_cache_memory_bytes to {lowered(left, least)}" if left >= least else ""
+            raise DoesNotFit(f"kv_cache_memory_bytes must fit in memory, {fact}", cure)
         return config.kv_cache_memory_bytes - needs.states
     if platform != "cpu" or config.num_pages is not None:
         return needs.left
@@ -428,10 +435,11 @@ def _check_pages(config: EngineConfig, platform: str, needs: Needs, pages: int, 
     asked, needed, need_bytes = config.max_model_len, needs.needed_tokens, needs.needed_pages
     enough = layout.num_pages(needed)
     if config.num_pages is not None and pages > fitting:
-        cure = f"lower it to {lowered(fitting, max(2, enough), of_page)}" if fitting >= max(2, enough) else _OTHERWISE
-        raise DeviceError(
+        least = max(2, enough)
+        raise DoesNotFit(
             f"num_pages must fit in memory, but {pages:,} of {counted(page_size, 'token')} take "
-            f"{_size(pages * of_page)}, there is room for {_size(max(0, room))}; {cure}"
+            f"{_size(pages * of_page)}, there is room for {_size(max(0, room))}",
+            f"lower num_pages to {lowered(fitting, least, of_page)}" if fitting >= least else "",
         )
     if have >= needed:
         return
@@ -442,22 +450,29 @@ def _check_pages(config: EngineConfig, platform: str, needs: Needs, pages: int, 
     cures = [f"lower max_model_len to {have}"] if have >= 2 else []
     does_fit = lowered(needs.left, 0) >= need_bytes
     if config.num_pages is not None:
+        does_fit = does_fit and (config.kv_cache_memory_bytes is None or room >= need_bytes)
         cures = [f"raise it to {enough}"] * does_fit + cures
-        said = f"num_pages must hold {law} got {pages:,}, which hold {have:,}"
-        raise ConfigError(f"{said}; {' or '.join(cures) or _OTHERWISE}")
+        raise _too_small(f"num_pages must hold {law} got {pages:,}, which hold {have:,}", cures)
     if config.kv_cache_memory_bytes is not None:
         cures = [f"raise it to {need_bytes + needs.states}"] * does_fit + cures
-        raise ConfigError(f"kv_cache_memory_bytes must hold {law} but {fact}; {' or '.join(cures) or _OTHERWISE}")
+        raise _too_small(f"kv_cache_memory_bytes must hold {law} but {fact}", cures)
     if cures:
         more = ", or max_num_batched_tokens, as smaller steps leave more room" if platform == "gpu" else ""
         length = lowered(layout.num_tokens(fitting), min(have, page_size), of_page // page_size)
-        raise DeviceError(f"the pages must hold {law} but {fact}; lower max_model_len to {length}{more}")
+        raise DoesNotFit(f"the pages must hold {law} but {fact}", f"lower max_model_len to {length}{more}")
     missing = need_bytes - needs.left
     to_free = math.ceil(missing / (config.gpu_memory_utilization if platform == "gpu" else 1))
-    raise DeviceError(
-        f"memory must hold the weights, the temporaries and {law} but {_size_rounded_up(missing)} are missing; "
-        f"free {_size_rounded_up(to_free)} of memory, choose a smaller model or dtype, or a larger machine"
+    is_missing = f"{_size_rounded_up(missing)} are missing"
+    raise DoesNotFit(
+        f"memory must hold the weights, the temporaries and {law} but {is_missing}",
+        to_free=f"free {_size_rounded_up(to_free)} of memory",
+        missing=is_missing,
     )
+
+
+def _too_small(fact: str, cures: Sequence[str]) -> ConfigError | DoesNotFit:
+    """The error for a setting below what is needed; without a cure of settings it is the memory that is too small."""
+    return ConfigError(f"{fact}; {' or '.join(cures)}") if cures else DoesNotFit(fact)
 
 
 def _listed(sizes: Sequence[int | Decode | ExtendBucket]) -> str:

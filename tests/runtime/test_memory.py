@@ -334,7 +334,7 @@ def test_a_setting_that_cannot_work_is_refused_with_one_that_does(
     is_of_the_device = bool(re.search("must fit in memory|^the pages must hold", str(error.value)))
     assert isinstance(error.value, DeviceError) == is_of_the_device, "of settings alone it is a ConfigError"
     if cure is None:  # the value is in the message alone
-        name, value = re.findall(r"(?:raise|lower) (it|max_model_len) to (\d+)", str(error.value))[0]
+        name, value = re.findall(r"(?:raise|lower) (\w+) to (\d+)", str(error.value))[0]
         cure = {next(iter(settings)) if name == "it" else name: int(value)}
     plan(**settings | cure)
 
