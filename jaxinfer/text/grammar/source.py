@@ -17,6 +17,7 @@ from jaxinfer.text.grammar.ecma import as_ecma
 from jaxinfer.text.grammar.endless import may_recur, without_endless
 from jaxinfer.text.grammar.flat import with_flat_counts
 from jaxinfer.text.grammar.formats import narrow_format
+from jaxinfer.text.grammar.gbnf import lark_of
 from jaxinfer.text.grammar.misread import misread
 from jaxinfer.text.grammar.parts import parts, placeless
 from jaxinfer.text.grammar.quoting import quotable
@@ -91,7 +92,7 @@ def source_of(constraint: Constraint, control_tokens: Mapping[str, int]) -> str:
             assert constraint.calls is not None, "tools come as the grammar of their calls"
             return constraint.calls
         case "grammar":
-            return _as_lark(constraint.value) + AS_SENT
+            return (lark_of(constraint.value) if "::=" in constraint.value else constraint.value) + AS_SENT
         case "structural_tag":
             return _tags(json.loads(constraint.value), constraint.strict, control_tokens)
     body = f"{quoted(constraint.lead)} ({_body(constraint)})" if constraint.lead else _body(constraint)
@@ -189,18 +190,6 @@ def _body(constraint: Constraint) -> str:
     from llguidance import regex_to_lark
 
     return f"/{regex_to_lark(constraint.value, 'd')}/"
-
-
-def _as_lark(text: str) -> str:
-    """Lark as it is, or the EBNF of llama.cpp (GBNF), whose rules are written with ::=."""
-    if "::=" not in text:
-        return text
-    from llguidance.gbnf_to_lark import any_to_lark
-
-    try:
-        return str(any_to_lark(text))
-    except Exception as error:  # the converter's own kinds
-        raise InvalidRequest(str(error)[:400]) from error
 
 
 def _tags(asked: dict[str, Any], strict: bool, control_tokens: Mapping[str, int]) -> str:
