@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from jaxinfer.errors import InvalidRequest
+from jaxinfer.text.grammar.apart import leave_out_counts
 from jaxinfer.text.grammar.bounds import fractions, hold_bounds
 from jaxinfer.text.grammar.counts import settle_counts
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
@@ -131,13 +132,17 @@ def _as_meant(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
             part["patternProperties"] = _joined((quotable(as_ecma(name)), below) for name, below in names.items())
         narrow_format(part)
         part.update(dict.fromkeys(_too_large(part), _MAX_COUNT))
+    for part, changes in [] if strict else leave_out_counts(schema):
+        _note(part, changes, strict)
     return schema
 
 
 def _note(part: dict[str, Any], changes: list[str], strict: bool) -> None:
     """What a part does not say any more, for `notes_of`."""
     if changes and not strict:
-        part["$comment"] = f"{_NOTE}{'; '.join(changes)}"
+        before = str(part.get("$comment"))
+        part["$comment"] = f"{before}; " * before.startswith(_NOTE) or _NOTE
+        part["$comment"] += "; ".join(changes)
 
 
 def notes_of(schema: Any) -> list[str]:
