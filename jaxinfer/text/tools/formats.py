@@ -116,7 +116,7 @@ _SLIPS = tuple(
 _OWN_TAGS = tuple({tag: None for layout in LAYOUTS.values() for tag in layout.tags})
 # tags of all forms that models write for those of their form; the others may be words, or a prompt of Python's
 TAGS = tuple({tag: None for tag in (*_OWN_TAGS, *_SLIPS) if tag.startswith("<")})
-_AGAIN = {"{": rf'\{{{SPACE}"(?:name|arguments|parameters)"', "[": r"\[\s*[A-Za-z0-9_.-]+\s*\("}
+_AGAIN = {"{": rf'\{{{SPACE}"(?:name|arguments|parameters)"', "[": r"(?<!=)(?<!= )\[\s*[A-Za-z0-9_.-]+\s*\("}
 AROUND: dict[Format, tuple[str, str]] = {
     "hermes": ('\n{"name": "NAME", "arguments": ', "}\n"),
     "qwen2_5_coder": ('\n{"name": "NAME", "arguments": ', "}\n"),
@@ -218,7 +218,7 @@ def _heads_on_line(form: Format, names: Iterable[str]) -> Iterator[Head]:
     spelt = tuple(map(json.dumps, names))
     for lead in [("[", "{")] if form == "xlam" else [("{",), ("[", "{")]:
         for key in ("arguments", "parameters"):
-            for between in ("", ",", ",}", "},", "}", "}{", "},{", "};{"):  # its bracket may come too early
+            for between in ("", ",", ",,", ",}", "},", "}", "}{", "},{", "};{"):  # its bracket may come too early
                 yield (*lead, '"name"', ":", spelt, *between, f'"{key}"', ":", ("{", '"'))
             yield (*lead, f'"{key}"', ":", ("{", '"'))
 

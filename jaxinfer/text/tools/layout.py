@@ -153,10 +153,11 @@ class CallParser:
         return left
 
     def _retry(self, body: Body, left: str, events: list[Event]) -> str:
-        """A call has failed: it is text, up to where it may hold another."""
+        """A call has failed: it is text, up to where it may hold another. One that has its end holds values alone."""
         raw, self._begun = body.raw.removeprefix(self._begun), ""
         again = self._openings if self._is_on_line else self._again
-        found = again.search(raw, 1) if len(raw) <= self._retries_left else None
+        may_hold_others = len(raw) <= self._retries_left and not body.has_end
+        found = again.search(raw, 1) if may_hold_others else None
         self._retries_left -= len(raw)
         text = raw + left
         at = found.start() if found else max(len(raw), 1)
@@ -180,7 +181,7 @@ class CallParser:
         if body.has_name:
             self._has_failed, self._lead_left = True, MAX_LEAD if body.has_end else MAX_LOST
             self._is_open = self._is_open or not (body.has_end or self._has_calls)
-        if body.has_end and found is None:
+        if body.has_end:
             self._near = "call"
         return text[at:]
 
