@@ -1,8 +1,8 @@
 """JsonScanner: follows one JSON object through a text that comes in pieces, without building it.
 
-Models write three things that JSON has not, and that mean one thing only: control characters in strings as they are,
-line ends above all, a comma before a closer, and none before a further name or value. All are taken, and written as
-JSON has them.
+Models write four things that JSON has not, and that mean one thing only: control characters in strings as they are,
+line ends above all, a comma before a closer, none before a further name or value, and several before a further name,
+where a list may lack a value. All are taken, and written as JSON has them.
 """
 
 import json
@@ -40,7 +40,7 @@ class JsonScanner:
         self._written: list[str] = []
         self._comma = ""  # with white space behind it, held back: a closer may follow
         self._part = ""  # of a literal or an escape
-        self._is_behind_literal = False  # without white space
+        self._is_behind_value = False  # a literal or a string, without white space
         self._in_key = False
         self._wants_low = False  # a high surrogate came, and its low one is due
 
@@ -85,7 +85,7 @@ class JsonScanner:
         if taken and taken < " " and self._wants == "string":
             taken = json.dumps(taken)[1:-1]
         elif taken == "," and self._wants in ("key", "value"):
-            self._comma, taken = taken, ""
+            self._comma, taken = self._comma or taken, ""
         elif self._comma and taken:
             self._comma, taken = (self._comma + taken, "") if taken.isspace() else ("", self._comma + taken)
             taken = taken.removeprefix(",") if taken.endswith(("}", "]")) else taken
@@ -100,7 +100,7 @@ class JsonScanner:
             case "literal":
                 return self._take_literal(text, at)
         past = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
-        is_mark, self._is_behind_literal = past == at, self._is_behind_literal and past == at
+        is_mark, self._is_behind_value = past == at, self._is_behind_value and past == at
         return self._take_mark(text[at], at) if is_mark else past
 
     def _take_mark(self, char: str, at: int) -> int:
@@ -117,6 +117,8 @@ class JsonScanner:
             self._wants = "next"
         elif char == "," and wants == "next" and self._open:
             self._wants = "key" if self._open[-1] == "}" else "value"
+        elif char == "," and wants == "key":
+            pass
         elif char == ":" and wants == "colon":
             self._wants = "value"
         elif wants in ("value", "first value"):
@@ -131,10 +133,11 @@ class JsonScanner:
         return at if self.bad else at + 1
 
     def _lacks_comma(self, char: str) -> bool:
-        """Whether this begins a further name, or a further value of a list; two numbers may be one."""
+        """Whether this begins a further name, or a further value of a list; two numbers may be one, and two strings
+        side by side one with quotes in it."""
         if not self._open or self._open[-1] == "}":
             return bool(self._open) and char == '"'
-        return char in _CLOSERS or (char == '"' and not self._is_behind_literal)
+        return char in _CLOSERS or (char == '"' and not self._is_behind_value)
 
     def _take_string(self, text: str, at: int) -> int:
         if self._wants_low and text[at] != "\\":
@@ -145,6 +148,7 @@ class JsonScanner:
             return past
         if text[at] == '"':
             self._wants = "colon" if self._in_key else "next"
+            self._is_behind_value = True
         elif text[at] == "\\":
             self._part, self._wants = "", "escape"
         return at + 1
@@ -173,7 +177,7 @@ class JsonScanner:
         if past < len(text):  # what goes on with a literal is no mark
             self.bad = not _LITERAL.fullmatch(self._part) or (self._part[-1] in _DIGITS and not is_double(self._part))
             self._wants = "literal" if self.bad else "next"
-            self._is_behind_literal = True
+            self._is_behind_value = True
         return past
 
 

@@ -36,7 +36,7 @@ class LoneCall:
         names = list(names)
         self._names = frozenset(names)
         spelt = tuple(map(json.dumps, names))
-        named = (("{", '"name"', ":", spelt, *comma, '"arguments"', ":", "{") for comma in ((",",), ()))
+        named = (("{", '"name"', ":", spelt, *comma, '"arguments"', ":", "{") for comma in ((",",), (), (",", ",")))
         self._heads = (*named, ("{", '"arguments"', ":", "{"))
         self._stage = "start"  # then object, end; or other: the parser's
         self._text = ""  # up to the object, then behind it

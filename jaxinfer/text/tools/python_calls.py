@@ -76,7 +76,7 @@ class _Reader:
         while not self._ends_call(names):
             key = self._match(_KEY, "an argument's name")[1]  # whose = parts it from the value before, if no comma does
             arguments[dumped(key)] = self._value()
-            self._take(",")
+            self._take_commas()
         return name, _object(arguments)
 
     def _ends_call(self, names: Container[str]) -> bool:
@@ -136,7 +136,7 @@ class _Reader:
                 self._refuse("a key")
             self._want(":")
             entries[key if key[0] == '"' else dumped(key)] = self._value()
-            if not self._take(",") and not _NAME.match(self._text, self._at):
+            if not self._take_commas() and not _NAME.match(self._text, self._at):
                 self._want("}")
                 break
         return _object(entries)
@@ -147,6 +147,13 @@ class _Reader:
             return False
         self._at = found.end()
         return True
+
+    def _take_commas(self) -> bool:
+        """One, or several before a name, where a list may lack a value."""
+        has_one = self._take(",")
+        while self._take(","):
+            pass
+        return has_one
 
     def _want(self, mark: str) -> None:
         if not self._take(mark):

@@ -1,4 +1,4 @@
-"""Calls that lack one comma: read where that can mean one thing only, and the same in a stream."""
+"""Calls that lack a comma, or have one too many: read where that means one thing only, and the same in a stream."""
 
 import json
 import re
@@ -61,6 +61,30 @@ def test_a_call_that_lacks_a_comma_is_read_as_if_it_had_it(form, arguments, data
     lacking = text[:at] + text[at + 1 :]
     assert read(form, lacking, [], SCHEMAS) == expected
     assert read(form, lacking, list(range(len(lacking))), SCHEMAS) == expected
+
+
+BEFORE_NAME = re.compile(r',(?=\s*(?:"\w+"\s*:|\w+\())|,(?=\s*\w+=)|(?<=\d)(?=[})])')  # or behind the last
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if form not in XML_TAGS])
+@settings(max_examples=20, deadline=None)
+@given(inner=st.dictionaries(st.sampled_from("xyz"), st.integers(0, 9), min_size=1), data=st.data())
+def test_a_call_with_a_doubled_comma_is_read_as_if_it_had_one(form, inner, data):
+    arguments = {"city": inner, "days": 2}
+    text = written(form, arguments)
+    at = data.draw(st.sampled_from([found.start() for found in BEFORE_NAME.finditer(text)]))
+    for commas in (",,", ", ,\n", ",,,"):
+        doubled = text[:at] + commas + text[at:].removeprefix(",")
+        expected = ("", [("weather", arguments)], True)
+        assert read(form, doubled, [], SCHEMAS) == read(form, doubled, list(range(len(doubled))), SCHEMAS) == expected
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if form != "pythonic" and form not in XML_TAGS])
+@pytest.mark.parametrize("value", ['["the ""quoted"" word"]', '["a""b"]', "[\"a\"'b']", '{"x": "a""b"}'])
+def test_texts_side_by_side_are_not_two_items(form, value):
+    text = written(form, {"all": 1}).replace("1", value)
+    for cuts in ([], list(range(len(text)))):
+        assert read(form, text, cuts, SCHEMAS) == (text, [], False)
 
 
 @pytest.mark.parametrize(
