@@ -373,6 +373,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._ending = self._refusal(status, message, code)
             if has_cycle:
                 self._unanswered.pop()
+                self.cycle.disconnected = True  # what it writes would come behind the refusal
+                self.cycle.message_event.set()
                 if self.pipeline and self.pipeline[0][0] is self.cycle:  # behind others: it never begins
                     self.pipeline.popleft()
         self._lingers = status is not HTTPStatus.REQUEST_TIMEOUT  # of who sends little, little is on its way

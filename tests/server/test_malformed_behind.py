@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import logging
 import os
 import socket
 import time
@@ -163,6 +164,16 @@ def test_a_body_that_turns_malformed_behind_its_answer_has_no_other(port):
         answer = read_until(connection, b"}}")
         connection.sendall(b"xyz\r\n")
         assert answer.startswith(b"HTTP/1.1 404 ") and read_until(connection, b"") == b""
+
+
+@pytest.mark.parametrize("asked", ["GET /health", "GET /v1/models", "POST /v1/nope", f"POST {CHAT}", f"DELETE {CHAT}"])
+def test_a_request_that_is_refused_at_its_first_chunk_writes_nothing_more(port, asked, caplog):
+    head = f"{asked} HTTP/1.1\r\nhost: test\r\n".encode() + CHUNKED
+    ((status, body),) = exchange(port, head + b"zz\r\nx")
+    assert status == 400 and b'"error"' in body
+    (after,) = exchange(port, b"GET /health HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")
+    assert after[0] == 200  # by then the first has ended
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
 def test_nothing_that_comes_behind_a_malformed_request_is_held():
