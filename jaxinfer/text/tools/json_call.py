@@ -3,7 +3,8 @@
 Arguments are passed on as the model wrote them (json_scanner says what is mended), piece by piece, as soon as the name
 before them is known. Written in another order, or as a string, they come in one piece when the object is whole. Of an
 object that only lacks its last closing brackets when a tag comes, these are added. An object that ends between its name
-and its arguments goes on behind its bracket: {"name": ...}, "arguments": {...}}.
+and its arguments goes on behind its bracket: {"name": ...}, "arguments": {...}}. An object with further arguments behind
+its arguments, within which a bracket was one too many, is no call.
 """
 
 import json
@@ -26,6 +27,10 @@ _HEAD = re.compile(
 _MAX_BETWEEN = 64  # signs behind a bracket that came too early
 _JSON_SPACE = " \t\n\r"
 _BETWEEN = re.compile(rf"[{_JSON_SPACE},;]*")
+_FEW = rf"[{_JSON_SPACE}]{{0,16}}"
+_FURTHER = re.compile(rf'[}}\]{_JSON_SPACE}]{{0,16}},{_FEW}"([^"\\]{{1,64}})"{_FEW}:')  # behind arguments
+_OPEN_FURTHER = re.compile(rf'[}}\]{_JSON_SPACE}]{{0,16}}(?:,{_FEW}(?:"[^"\\]{{0,64}}(?:"{_FEW})?)?)?')
+_OF_CALLS = frozenset({"name", "arguments", "parameters", "type", "id", "index", "function"})  # keys beside arguments
 
 
 class JsonCall:
@@ -46,6 +51,8 @@ class JsonCall:
         self._head = ""
         self._stage = "head"
         self._scanner = JsonScanner()
+        self._tool = ""  # whose arguments are read
+        self._tail: list[str] = []  # behind the arguments in their object
         self._is_reopened = False  # behind a bracket that came too early
         self._lacking: tuple[str, ...] = ()  # keys of which one may come behind the object
         self._second = JsonScanner()  # of an object behind it, which may have these
@@ -70,21 +77,23 @@ class JsonCall:
             text = self._feed_whole(text, events)
         if self._stage == "arguments":
             text = self._feed_arguments(text, events)
-        if self._stage == "tail":  # what stands behind the arguments changes nothing
-            at = self._scanner.feed(text, 0, 0)
-            self._raw.append(text[:at])
-            text = text[at:]
-            self.is_open = not (self._scanner.bad or self._scanner.has_ended)
-        if self._closes(text) is None or self._stage == "behind":
+        if self._stage == "tail":
+            text = self._feed_tail(text)
+        if self._stage == "further":
+            self._feed_further(text, events)
+        if self._closes(text) is None or self._stage in ("behind", "further"):
             text, self._held = "", text
         return events, text
 
     def finish(self) -> tuple[list[Event], str]:
         """At the end of the text, which came while it was open."""
         self.is_open = False
-        if self._stage == "tail":
-            return [], ""
         events: list[Event] = []
+        if self._stage == "tail":
+            self._end_tail(self._scanner.missing or "")
+        if self._stage == "further":
+            self._end_arguments(events)
+            return events, self._held
         if self._stage == "second":
             self._held = self._end_second("", events)
         elif self._stage == "behind" or self._lacks_end:
@@ -107,7 +116,7 @@ class JsonCall:
         self._scanner.feed(text[:at], 0, -1)
         self._scanner.written()  # is not of the arguments
         self._raw.append(text[:at])
-        self._stage = "arguments"
+        self._stage, self._tool = "arguments", found[1]
         events.append(Begin(found[1]))
         return text[at:]
 
@@ -196,7 +205,7 @@ class JsonCall:
     def _end_whole(self, missing: str, events: list[Event]) -> None:
         text = "".join(self._read) + missing
         call = self._call_of(text)
-        if call is None:
+        if call is None or _has_further(text, self._arguments_of(call[0])):
             self.has_name = self.has_end = self.has_name or has_name(text)
             self._fail()
         else:
@@ -220,10 +229,40 @@ class JsonCall:
             elif closes is False:
                 self._fail()
         elif at and self._scanner.depth == self._depth:
-            events.append(End())
-            self._stage = "tail" if self._depth else "done"
-            self.is_open = self._depth > 0
+            self._stage = "tail" if self._depth else "further"
         return text[at:]
+
+    def _feed_tail(self, text: str) -> str:
+        """Behind the arguments, in their object."""
+        at = self._scanner.feed(text, 0, 0)
+        self._raw.append(text[:at])
+        self._tail.append(self._scanner.written())
+        if self._scanner.bad or self._scanner.has_ended:
+            self._end_tail("")
+        return text[at:]
+
+    def _end_tail(self, missing: str) -> None:
+        call = f'{{"name": "", "arguments": {{}}{"".join(self._tail)}{missing}'
+        if _has_further(call, self._arguments_of(self._tool)):
+            self.has_name = self.has_end = True
+            self._fail()
+        else:
+            self._stage = "further"
+
+    def _feed_further(self, text: str, events: list[Event]) -> None:
+        """Behind a call. Where its arguments stand alone, nothing but keys of a call may be named there."""
+        key = further_key(text)
+        if key and (not self._depth or key in self._arguments_of(self._tool)):
+            self._fail()
+        elif key or not _OPEN_FURTHER.fullmatch(text):
+            self._end_arguments(events)
+
+    def _end_arguments(self, events: list[Event]) -> None:
+        events.append(End())
+        self._stage, self.is_open = "done", False
+
+    def _arguments_of(self, tool: str) -> Container[str]:
+        return arguments_of(self._names[tool])[0] if tool in self._names else ()
 
     def _closes(self, left: str) -> bool | None:
         """Whether the object only lacks closers where a tag comes; None: not known yet."""
@@ -271,7 +310,7 @@ class NamedCall(JsonCall):
             self.has_name = True
             self._raw.append(found[0])
             self._between = found[2].strip()
-            is_known = found[1] in self._names
+            is_known, self._tool = found[1] in self._names, found[1]
             self._stage = "arguments" if is_known else "whole"
             events += [Begin(found[1])] if is_known else []
             return self._head[found.end() :]
@@ -302,6 +341,21 @@ def has_name(text: str) -> bool:
         return isinstance(loaded(text).get("name"), str)
     except (ValueError, RecursionError):
         return False
+
+
+def further_key(text: str) -> str:
+    """The key that an object of arguments goes on with in the text behind it; "" where it does not."""
+    found = _FURTHER.match(text)
+    return "" if found is None or found[1] in _OF_CALLS else found[1]
+
+
+def _has_further(text: str, known: Container[str]) -> bool:
+    """Whether arguments of a tool stand beside those of its call."""
+    try:
+        keys = loaded(text).keys()
+    except (ValueError, RecursionError, AttributeError):
+        return False
+    return "name" in keys and any(key in known for key in keys - _OF_CALLS)
 
 
 def _lacking(text: str) -> tuple[str, ...]:

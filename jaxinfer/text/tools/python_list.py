@@ -5,13 +5,15 @@ from collections.abc import Container
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.marks import MAX_LEAD, may_become
-from jaxinfer.text.tools.python_calls import pythonic_calls
+from jaxinfer.text.tools.python_calls import KEY, pythonic_calls
 from jaxinfer.text.tools.strict_json import MAX_DEPTH
 
 MAX_LIST_CHARS = 1 << 18
 _HEAD = re.compile(r"\[\s*([A-Za-z0-9_.-]+)\s*\(")
 _OPEN_HEAD = re.compile(r"\[\s*([A-Za-z0-9_.-]+\s*)?")
 _CALL = re.compile(r"[A-Za-z0-9_.-]+\s*\(")
+_ARGUMENT = re.compile(rf"[\s)\]}}]{{0,16}},\s{{0,16}}{KEY}\s{{0,16}}=")  # behind what may end a call
+_OPEN_ARGUMENT = re.compile(rf"[\s)\]}}]{{0,16}}(?:,\s{{0,16}}(?:{KEY}\s{{0,16}})?)?")
 _BETWEEN = " \t\r\n,;)}"  # calls
 _SIGN = re.compile(r"""[\\"'()\[\]{}<]""")
 _OPENERS = {")": "(", "]": "[", "}": "{"}
@@ -22,7 +24,9 @@ class PythonList:
     list that is not closed is read up to its last whole call. Beside a call, one that is none is content.
 
     A closer closes what was left open within its brackets too; one that closes nothing is passed over. So are tags
-    outside of texts. is_further: it stands behind a list that has ended, and lacks its own opening bracket.
+    outside of texts. Where an argument follows the end of a call, or a bracket that would end the list within one, a
+    closer was one too many: that is no list of calls. is_further: it stands behind a list that has ended, and lacks its
+    own opening bracket.
     """
 
     def __init__(self, names: Container[str], tags: tuple[str, ...] = (), *, is_further: bool = False) -> None:
@@ -38,7 +42,7 @@ class PythonList:
         self._ends: list[int] = []  # of calls
         self._open: list[str] = []
         self._quote = ""
-        self._escaped = False
+        self._escaped = self._is_last = False  # the last: no more text comes
 
     @property
     def raw(self) -> str:
@@ -72,6 +76,11 @@ class PythonList:
 
     def finish(self) -> tuple[list[Event], str]:
         """At the end of the text, which came while it was open."""
+        if self._held.startswith("]"):
+            self._is_last, held, self._held = True, self._held, ""
+            found, left = self._take(held)
+            if not self.is_open:
+                return found, left
         whole = self._list
         end = self._ends[-1] if self._ends else 0
         whole, left = whole[:end], whole[end:] + self._held
@@ -100,6 +109,12 @@ class PythonList:
                 if not tag:
                     self._held = text[at:]
                     return [], ""
+            elif text[at] == "]" and self._ends_within_call and (goes_on := self._goes_on(text, past)) is not False:
+                self._add(text[start:at])
+                if goes_on is None:
+                    self._held = text[at:]
+                    return [], ""
+                return self._fail(), text[at:]
             elif text[at] == "\\":
                 past = at + 1 + bool(self._quote)
             elif self._follow(text[at], self._size + past - start) or len(self._open) > MAX_DEPTH:
@@ -109,6 +124,17 @@ class PythonList:
         self._escaped = past > len(text)
         self._add(text[start:])
         return [], ""
+
+    @property
+    def _ends_within_call(self) -> bool:
+        """Whether the next ] would end the list, and a call in it that lacks its closer."""
+        return not self._quote and self._open[:2] == ["[", "("] and "[" not in self._open[1:]
+
+    def _goes_on(self, text: str, at: int) -> bool | None:
+        """Whether a further argument stands there; None: it still may."""
+        if _ARGUMENT.match(text, at):
+            return True
+        return None if not self._is_last and _OPEN_ARGUMENT.fullmatch(text, at) else False
 
     @property
     def _room(self) -> int:
@@ -178,6 +204,8 @@ class PythonList:
             space = "\n" if events and isinstance(events[-1], str) else ""
             events += [space + text] if calls is None else _events_of(calls)
             start = end
+        if self._ends and _ARGUMENT.match(raw, start):
+            return None
         return events if any(isinstance(event, Begin) for event in events) else None
 
 

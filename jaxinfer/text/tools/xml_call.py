@@ -20,6 +20,7 @@ from typing import Any
 
 from jaxinfer.text.tools.arguments import arguments_of
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
+from jaxinfer.text.tools.json_call import further_key
 from jaxinfer.text.tools.json_scanner import JsonScanner, mended
 from jaxinfer.text.tools.marks import MIN_TORN_TAG, may_become
 from jaxinfer.text.tools.python_calls import python_value
@@ -155,6 +156,8 @@ class XmlCall:
         end = text.find("<", len(text) - len(text.lstrip()) + 1, most)
         taken = text[: end if end > 0 else most].rstrip()  # what is behind it may stand before a tag
         self._between += taken
+        if self._has_object and further_key(self._between):  # behind a bracket too many
+            self._is_call = False
         self._raw.append(taken)
         left = text[len(taken) :]
         return left if taken else self._fail(left)

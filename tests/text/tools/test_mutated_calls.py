@@ -360,19 +360,6 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
         ["now", "weather"],
     ),
     "no opener in Qwen2.5-Coder's": ("qwen2_5_coder", f"Hi.\n{NOW}\n</tools>", "Hi.", ["now"]),
-    **{
-        f"a call within the arguments of {what}": (form, text, text, [])
-        for what, form, text in (
-            ("a call", "pythonic", "[weather(city='x', all=[now()])]"),
-            ("a list left open", "pythonic", "[weather(city='x', all=[now()]"),
-            ("another tool's", "pythonic", "[nope(all=[now()])]"),
-            (
-                "another tool's object",
-                "hermes",
-                f'<tool_call>{{"name": "nope", "arguments": {{"x": {NOW}}}}}</tool_call>',
-            ),
-        )
-    },
     "a semicolon": ("pythonic", "[now(); now()]", "", ["now", "now"]),
     "special tokens": ("pythonic", "<|python_start|>[now()]<|python_end|>", "", ["now"]),
     "a list of Python in a fence": ("pythonic", "```python\n[now()]\n```", "", ["now"]),
