@@ -15,6 +15,7 @@ from jaxinfer.text.grammar.bounds import fractions, hold_bounds
 from jaxinfer.text.grammar.counts import settle_counts
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.grammar.ecma import as_ecma
+from jaxinfer.text.grammar.empty import with_empty_written
 from jaxinfer.text.grammar.endless import may_recur, without_endless
 from jaxinfer.text.grammar.flat import with_flat_counts
 from jaxinfer.text.grammar.formats import narrow_format
@@ -110,6 +111,8 @@ def guided(schema: Any, *, strict: bool) -> str:
     written = json.dumps(schema := {**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
     if strict and LISTS.search(written) and respelt(schema):
         written = json.dumps(schema := {**schema, "x-guidance": NO_CODES}, ensure_ascii=False)
+    if '"$ref"' in written and len(written) <= _MAX_CUT:
+        written = json.dumps(schema := with_empty_written(schema), ensure_ascii=False)
     if '"$ref"' in written and len(written) <= _MAX_CUT and may_recur(schema, written):
         written = json.dumps(schema := without_endless(schema), ensure_ascii=False)
     if _MAY_CHANGE.search(written):

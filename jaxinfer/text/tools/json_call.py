@@ -3,8 +3,8 @@
 Arguments are passed on as the model wrote them (json_scanner says what is mended), piece by piece, as soon as the name
 before them is known. Written in another order, or as a string, they come in one piece when the object is whole. Of an
 object that only lacks its last closing brackets when a tag comes, these are added. An object that ends between its name
-and its arguments goes on behind its bracket: {"name": ...}, "arguments": {...}}. An object with further arguments behind
-its arguments, within which a bracket was one too many, is no call.
+and its arguments goes on behind its bracket: {"name": ...}, "arguments": {...}}. An object with further arguments
+behind its arguments, within which a bracket was one too many, is no call.
 """
 
 import json
