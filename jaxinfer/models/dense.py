@@ -35,6 +35,7 @@ from jaxinfer.models.config import (
     is_headless,
     is_off,
     raise_faults,
+    shown,
     token_ids,
 )
 from jaxinfer.models.features import refuse_features
@@ -183,9 +184,9 @@ def config_from_hf(raw: Mapping[str, Any]) -> DenseConfig:
     Raises CheckpointError with every unknown key, missing key and unsupported feature at once.
     """
     config = HFConfig(raw)
-    names, architecture = config.value("architectures"), architecture_of(raw)
+    names, architecture = shown(config.value("architectures")), architecture_of(raw)
     if architecture not in TRAITS:
-        raise CheckpointError(f"architectures must name one of {', '.join(TRAITS)}, got {names!r}; choose such a model")
+        raise CheckpointError(f"architectures must name one of {', '.join(TRAITS)}, got {names}; choose such a model")
     traits = TRAITS[architecture]
     config.must_be("model_type", (traits.model_type,), f"{architecture} is a model of that type")
     heads = config.integer("num_attention_heads", high=2**12)

@@ -54,7 +54,7 @@ IMAGES = Feature(
         *("image_token_id", "image_token_index", "video_token_id"),
         *("vision_start_token_id", "vision_end_token_id", "vision_token_id"),
     ),
-    ("VL", "Vision", "Llava"),
+    ("VL", "Vision", "Llava", "Mllama", "Mistral3", "Gemma3ForConditional", "Llama4ForConditional"),
 )
 AUDIO = Feature("sounds", ("audio_config",), ("audio_token_id", "audio_token_index"), ("Audio", "Omni", "Whisper"))
 NEXT_TOKENS = Feature(

@@ -128,7 +128,7 @@ def family_for(raw: Mapping[str, Any]) -> Family:
     given = first_architecture(raw)
     name = given if given in {*MODELS, *plugins} else dense_model.architecture_of(raw)
     kind = raw.get("model_type")
-    if not isinstance(name, str) and (names or not isinstance(kind, str)):
+    if not isinstance(name, str) and (names not in (None, []) or not isinstance(kind, str)):
         raise CheckpointError(
             f"config.json must name its architecture, got architectures={shown(names)}; supported are {supported}"
         )
@@ -136,7 +136,7 @@ def family_for(raw: Mapping[str, Any]) -> Family:
         return MODELS[name]
     if name in plugins:
         return _load(plugins[name])
-    fact = repr(name) if isinstance(name, str) else f"none and model_type {shown(kind)}"
+    fact = shown(name) if isinstance(name, str) else f"none and model_type {shown(kind)}"
     features = " and ".join(features_of(name or str(kind), raw))
     reason = f"has {features}, not supported here" if features else "is of another family"
     raise CheckpointError(

@@ -63,6 +63,10 @@ def test_a_name_close_to_one_of_ours_is_another_and_told_what_is_served(name: st
         ("Gemma3ForCausalLM", {"sliding_window": 512}, "has sliding windows,"),
         ("MistralForCausalLM", {"sliding_window": 4096}, "has sliding windows,"),
         ("MistralForCausalLM", {"sliding_window": None}, "which is of another family; choose"),
+        ("MllamaForConditionalGeneration", {}, "has images,"),
+        ("Mistral3ForConditionalGeneration", {}, "has images,"),
+        ("Gemma3ForConditionalGeneration", {}, "has images,"),
+        ("Llama4ForConditionalGeneration", {}, "has images,"),
         ("Qwen2_5_VLForConditionalGeneration", {"vision_config": {"depth": 32}}, "has images,"),
         ("AnyForConditionalGeneration", {"text_config": {"num_experts": 256}}, "has experts,"),
         ("Qwen3NextForCausalLM", {"linear_num_key_heads": 16, "num_experts": 512}, "has experts and recurrent layers,"),
@@ -93,6 +97,19 @@ def test_what_a_type_alone_has_that_ours_do_not_is_said(kind: str, said: str) ->
         family_for({"model_type": kind})
 
 
+@pytest.mark.parametrize("names", [{}, "", 0, False])
+def test_what_is_no_list_of_names_is_said_beside_a_type(names: object) -> None:
+    with pytest.raises(CheckpointError, match="must name its architecture, got architectures="):
+        family_for({"architectures": names, "model_type": "qwen3"})
+
+
+def test_a_long_name_is_shown_cut() -> None:
+    with pytest.raises(CheckpointError) as caught:
+        family_for({"architectures": ["x" * 100_000]})
+    assert "got 'xxx" in str(caught.value) and "xxx..., which is of another family" in str(caught.value)
+    assert len(str(caught.value)) < 1_000
+
+
 def test_the_old_spelling_of_llama_is_llama() -> None:
     old, new = (LLAMA | {"architectures": [name]} for name in ("LLaMAForCausalLM", "LlamaForCausalLM"))
     assert family_for(old) is dense and config_from_hf(old) == config_from_hf(new)
@@ -105,7 +122,7 @@ def test_a_body_and_a_type_alone_are_of_the_family_of_the_whole_model() -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [None, [], "Qwen3ForCausalLM", [3], [["Qwen3ForCausalLM"]], [{}], ["Qwen3ForCausalLM", 3]]
+    "names", [None, [], {}, "", "Qwen3ForCausalLM", [3], [["Qwen3ForCausalLM"]], [{}], ["Qwen3ForCausalLM", 3]]
 )
 def test_a_config_must_name_its_architecture(names: object) -> None:
     with pytest.raises(CheckpointError, match="must name its architecture"):
