@@ -15,7 +15,8 @@ _HEX = "[0-9a-fA-F]"
 _ITEM = rf"\\(?:[pPxu]\{{[^}}]{{0,64}}\}}|x{_HEX}{{2}}|u{_HEX}{{4}}|.)|\[:\^?[a-z]{{1,12}}:\]"
 CLASS = rf"\[\^?\]?(?:{_ITEM}|[^\]\\])*(?:\]|\\?\Z)|{_ITEM}"  # in brackets, or an escape that stands for itself
 _CLASS = re.compile(CLASS, re.DOTALL)
-_NESTED = re.compile(r"\\.|[\[&~|]", re.DOTALL)  # signs of sets, which Python warns of
+_CHAR = rf"\\(?:x{_HEX}{{2}}|u{_HEX}{{4}}|U{_HEX}{{8}}|.)|[^\\]"
+_IN_CLASS = re.compile(rf"({_CHAR})(?:-(?!\]\Z)({_CHAR}))?", re.DOTALL)  # one, or a range
 _CODE = re.compile(rf"\\[xu]\{{({_HEX}{{1,6}})\}}")
 _BY_NAME = re.compile(r"\\([pP])\{?\^?(?:\w+=)?([\w ]+)\}?|\[:(\^?)([a-z]+):\]")
 _CONTROL_CHARS = frozenset(map(chr, range(0x20))) - {"\n", "\r"}
@@ -83,11 +84,16 @@ def _in_python(one: str) -> str:
 def _members_in_python(one: str, chars: set[str]) -> set[str]:
     """A class without names is one of Python's too; none where nothing else is left, or where it is no expression."""
     if one.startswith("["):
-        one = "[" + _NESTED.sub(lambda found: found[0] if len(found[0]) > 1 else f"\\{found[0]}", one[1:])
+        one = "[" + _IN_CLASS.sub(lambda found: "-".join(map(_plain, filter(None, found.groups()))), one[1:])
     try:
         return {char for char in chars if re.fullmatch(one, char, re.DOTALL)}
     except (re.error, OverflowError):
         return set()
+
+
+def _plain(char: str) -> str:
+    """Without a meaning of its own in a class: Python warns of signs of sets."""
+    return f"\\{char}" if char in "[-&~|" else char
 
 
 def _members_by_name(sign: str, name: str, is_not: str, of_ascii: str) -> set[str]:

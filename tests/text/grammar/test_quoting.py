@@ -85,6 +85,16 @@ def test_an_expression_that_is_read_as_it_is_stays_as_it_is(pattern):
     assert misquoted(pattern) == ""
 
 
+@pytest.mark.parametrize(
+    "one", ["[a--]", r"[\w--a]", "[a-b--c]", "[!--]", "[--/]", "[a||b]", "[^a&&b]", "[[a]", "[a~~b]"]
+)
+def test_signs_of_sets_are_read_without_a_warning(one):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert quotable(f"^{one}$").replace(r"\x00", "") == f"^{one}$"
+        misquoted(one)
+
+
 @pytest.mark.parametrize("pattern", REFUSED)
 def test_a_class_with_nul_that_would_be_misread_is_refused_with_its_place(pattern):
     assert "'#/items/pattern'" in misread_in_schema({"items": {"pattern": quotable(pattern)}})
