@@ -28,7 +28,8 @@ from jaxinfer.checkpoint.contents import (
 )
 from jaxinfer.config import EngineConfig, counted, nearest_name, size_words
 from jaxinfer.errors import CheckpointError, HubUnreachable, file_fault
-from jaxinfer.models.known import nearest, of_ollama, unsupported
+from jaxinfer.models.known import nearest, unsupported
+from jaxinfer.models.ollama_names import of_ollama
 from jaxinfer.models.overrides import OverriddenConfig
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ DEMO_FOLDER = Path(__file__).parents[1] / "demo" / "checkpoint"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 # of a model's page, with or without the scheme; a tag that Ollama takes behind it is left out
 _URL = re.compile(r"(?:https?://[^/]+|hf\.co|huggingface\.co)/([^/]+/[^/?#:]+).*")
-TAGGED = re.compile(r"(?:[\w.-]+/)?([A-Za-z][\w.-]*):(latest|e?\d[\d.x]*[bm](?:-[\w.-]+)?)")
-"""A model as Ollama names it: its family, then its size or the newest."""
+TAGGED = re.compile(r"(?:[\w.-]+/)?([A-Za-z][\w.-]*):(latest|(?:e?\d[\d.x]*[bBmM]|instruct|text)(?:-[\w.-]+)?)")
+"""A model as Ollama names it: its family, then its size, its version or the newest."""
 UNTAGGED = re.compile(
     r"(qwen|qwq|deepseek|mistral|ministral|mixtral|codestral|devstral|gemma|gpt-oss|smollm|granite|(code|tiny)?llama|phi(?=\d))"
     r"-?(v?\d+(\.\d+)?)?(-(r1|v\d(\.\d)?|coder|instruct|reasoning|mini|small|large|nemo|embedding))?",
@@ -190,7 +191,7 @@ def local_folder(
     if url := _URL.fullmatch(model):
         raise CheckpointError(f"{what} must be a folder or a hub id, got the URL {model!r}; name it {url[1]!r}")
     if tag := TAGGED.fullmatch(model):
-        raise _name_of_ollama(what, model, nearest(f"{tag[1]}-{tag[2]}") or of_ollama(tag[1], tag[2]))
+        raise _name_of_ollama(what, model, of_ollama(tag[1], tag[2]))
     if path.suffix == ".gguf":
         raise CheckpointError(f"cannot run {model}: {unsupported(model)}")
     if _HUB_ID.fullmatch(model) and ".." not in model:

@@ -98,7 +98,7 @@ _LLAMA = {
     "3.1-70B": _of(LLAMA3, 80, 8192, 28672, 64, 8, **_scaled(8.0)),
     "3.2-1B": _of(LLAMA3, 16, 2048, 8192, 32, 8, tied=True, head_dim=64, **_scaled(32.0)),
     "3.2-3B": _of(LLAMA3, 28, 3072, 8192, 24, 8, tied=True, head_dim=128, **_scaled(32.0)),
-    "3.3-70B": _of(LLAMA3, 80, 8192, 28672, 64, 8, **_scaled(8.0)),
+    "3.3-70B-Instruct": _of(LLAMA3, 80, 8192, 28672, 64, 8, **_scaled(8.0)),
 }
 _EMBEDDING = {
     "0.6B": _QWEN3["0.6B"] | {"vocab_size": 151669, "max_position_embeddings": 32768},
@@ -155,19 +155,7 @@ def unsupported(name: str) -> str | None:
 
 def nearest(name: str) -> str | None:
     """The known name that is spelt most like this one, with or without its organisation."""
-    folded = {known.rpartition("/")[2]: known for known in _BY_FOLDED} | dict(zip(_BY_FOLDED, _BY_FOLDED, strict=True))
+    folded = {known.rpartition("/")[2]: known for known in _BY_FOLDED} | {known: known for known in _BY_FOLDED}
+    folded = {spelt.removesuffix("-instruct"): known for spelt, known in folded.items()}
     match = difflib.get_close_matches(name.casefold().removesuffix("-instruct"), folded, n=1, cutoff=0.8)
     return _BY_FOLDED[folded[match[0]]] if match else None
-
-
-_USUAL_SIZES = ("8b", "7b", "3b", "70b")  # what Ollama takes for a family without a size
-
-
-def of_ollama(family: str, size: str = "") -> str | None:
-    """The known name of a model that Ollama names so; the shortest of several. size: as its tag says it, if it does."""
-    begin = re.sub(r"^llama(?=\d)", "llama-", family.casefold())
-    sizes = _USUAL_SIZES if size in ("", "latest") else (size.casefold().partition("-")[0],)
-    names = [known for known in _BY_FOLDED if known.rpartition("/")[2].startswith(begin)]
-    ends = ([known for known in names if known.endswith(f"-{each}")] for each in sizes)
-    found = next((some for some in ends if some), [])
-    return _BY_FOLDED[min(found, key=len)] if found else None
