@@ -150,10 +150,7 @@ def find_repo(
     from jaxinfer.checkpoint import hub  # takes half a second to import, and a folder does not need it
 
     cached = cached_ids(download_dir)
-    if UNTAGGED.fullmatch(model) and model not in cached and _nearest_path(_expanded(model)) is None:
-        known = of_ollama(model)
-        if known or not unsupported(model):
-            raise _name_of_ollama("the model", model, known)
+    refuse_family(model, cached)
     suggestion = _suggestion(model, cached)
     try:
         repo = hub.find(model, revision, download_dir, suggestion, on_progress or _ignore)
@@ -164,6 +161,27 @@ def find_repo(
     check_names(repo.sizes, model, needs, repo.no_download)
     check_sizes(repo.sizes, model)
     return repo
+
+
+def refuse_family(model: str, cached: Collection[str]) -> None:
+    """Raise CheckpointError for a family as Ollama names it that neither a folder here nor the cache has."""
+    if UNTAGGED.fullmatch(model) and model not in cached and _nearest_path(_expanded(model)) is None:
+        known = of_ollama(model)
+        if known or not unsupported(model):
+            raise _name_of_ollama("the model", model, known)
+
+
+def hub_name(model: str) -> str | None:
+    """The hub's name of what Ollama names so; None for every other name. Raises CheckpointError where we know none."""
+    if UNTAGGED.fullmatch(model):
+        found = of_ollama(model)
+    elif tag := TAGGED.fullmatch(model):
+        found = of_ollama(tag[1], tag[2])
+    else:
+        return None
+    if found is None:
+        raise _name_of_ollama("the model", model, None)
+    return found
 
 
 def local_folder(

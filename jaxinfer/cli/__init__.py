@@ -79,15 +79,15 @@ jaxinfer --help            everything else
 
 def meant(word: str) -> str | None:
     """What to say of a prompt or a model in the place of a verb; None for every other word."""
-    from jaxinfer.cli.run import names_a_model
+    from jaxinfer.cli.run import name_here, names_a_model
 
     if word in VERBS_OF_OTHERS:
         return f"jaxinfer has no command {word!r}; {VERBS_OF_OTHERS[word]}"
     is_text = any(map(str.isspace, word.strip()))
     if not is_text and not names_a_model(word):
         return None
-    what = "the prompt" if is_text else "the model"
-    return f"the first word must be a verb, got {what} {word!r}; write `jaxinfer run {shlex.quote(word)}`"
+    what, cure = ("the prompt", word) if is_text else ("the model", name_here(word))
+    return f"the first word must be a verb, got {what} {word!r}; write `jaxinfer run {shlex.quote(cure)}`"
 
 
 @click.group(cls=Verbs, verbs=VERBS, modules="jaxinfer.cli.", otherwise=meant, invoke_without_command=True)

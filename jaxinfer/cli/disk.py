@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxinfer.cli.servers import without_latest
 from jaxinfer.config import nearest_name, size_words
 from jaxinfer.errors import CheckpointError
 
@@ -18,7 +19,9 @@ CACHE_OPTION = click.Option(
     metavar="DIR",
     help="Folder in place of Hugging Face's cache.",
 )
-MODEL_ARGUMENT = click.Argument(["model"], metavar="MODEL")
+MODEL_ARGUMENT = click.Argument(
+    ["model"], metavar="MODEL", callback=lambda ctx, param, value: value and without_latest(value)
+)
 MEMORY_SHARE = 0.9  # of what is free, as gpu_memory_utilization is by default
 
 
@@ -57,7 +60,7 @@ def check_cache(download_dir: str | None) -> None:
 def find_cached(model: str, download_dir: str | None, cure: str) -> "CachedModel":
     """The model of that name in the cache. cure: where no name there is like it. Raises CheckpointError."""
     from jaxinfer.checkpoint.cached import cached_models
-    from jaxinfer.checkpoint.resolve import local_folder
+    from jaxinfer.checkpoint.resolve import local_folder, refuse_family
 
     check_cache(download_dir)
     found = {cached.id: cached for cached in cached_models(download_dir)}
@@ -65,6 +68,7 @@ def find_cached(model: str, download_dir: str | None, cure: str) -> "CachedModel
         local_folder(model)  # what can be no hub id is told so
         if near := nearest_name(model, found, 0.5):
             raise CheckpointError(f"{model} is not in the cache; did you mean {near!r}?")
+        refuse_family(model, found)
         raise CheckpointError(f"{model} is not in the cache; {cure}")
     return found[model]
 

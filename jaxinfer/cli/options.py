@@ -275,7 +275,8 @@ class EngineCommand(GroupedCommand):
                 for name, source in resolved.sources.items()
             }
             resolved = replace(resolved, sources=sources)
-            check_paths(resolved.config)
+            if not ctx.params.get("url"):  # whose server knows its models by any name
+                check_paths(resolved.config)
             return self._run(resolved, {name: ctx.params[name] for name in self._own})
         except JaxInferError as error:  # found by rooms that know a setting's name, and not who has set it
             sources = (error.sources if isinstance(error, ConfigError) else None) or sources
@@ -326,25 +327,30 @@ EPILOG = (
 
 def resolve_config(model_argument: str | None, config_file: str | None, flags: dict[str, Any]) -> Resolved:
     """The settings of this call and of the process's environment. Raises ConfigError."""
+    from jaxinfer.cli.servers import without_latest
+
     if model_argument is not None:
         if flags.get("model") not in (None, model_argument):
             both = f"{model_argument!r} and --model {flags['model']!r}"
             raise ConfigError(f"there must be one model, got {both}; drop one")
         flags = flags | {"model": model_argument}
-    return config_from_sources(config_file, os.environ, flags, OTHER_ENV)
+    resolved = config_from_sources(config_file, os.environ, flags, OTHER_ENV)
+    return replace(resolved, config=replace(resolved.config, model=without_latest(resolved.config.model)))
 
 
 def check_paths(config: EngineConfig) -> None:
     """Before any start: raise CheckpointError for a model or tokenizer that is no folder and cannot be a hub id,
     ConfigError for a chat template that cannot be read or is no Jinja.
     """
-    from jaxinfer.checkpoint.resolve import TOKENIZER_FLAG, local_folder
+    from jaxinfer.checkpoint.resolve import TAGGED, TOKENIZER_FLAG, local_folder
+    from jaxinfer.cli.servers import presences, serves
 
     if any(map(str.isspace, config.model)) and not config.model.startswith(("/", ".", "~")):
         fact = f"got the text {config.model!r}; ask it with `jaxinfer run {shlex.quote(config.model)}`"
         if not os.path.isdir(config.model):
             raise CheckpointError(f"the model must be a folder, a hub id or 'demo', {fact}")
-    local_folder(config.model)
+    if not TAGGED.fullmatch(config.model) or not any(serves(each, config.model) for each in presences()):
+        local_folder(config.model)  # a server of ours may have a model under a name of Ollama's
     if config.tokenizer is not None:
         local_folder(config.tokenizer, what=TOKENIZER_FLAG)
     if config.chat_template is not None:

@@ -35,7 +35,8 @@ def row(found: "Presence") -> tuple[str, ...]:
     pages = f"{found.pages_owned}/{found.pages_total}" if found.pages_total else "-"
     up = duration(found.uptime_s)
     counts = str(found.running), str(found.waiting)
-    return (found.url, found.model, str(found.pid), up, found.status, *counts, pages)
+    names = ", ".join(found.names or (found.model,))
+    return (found.url, names, str(found.pid), up, found.status, *counts, pages)
 
 
 def duration(seconds: float) -> str:

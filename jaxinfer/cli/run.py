@@ -62,6 +62,23 @@ def names_a_model(word: str) -> bool:
     return any(serves(presence, word) for presence in presences()) or word in cached_ids(None)
 
 
+def name_here(word: str) -> str:
+    """A model as a command that is suggested names it: Ollama's names by the hub's, unless something here has the name.
+
+    Raises CheckpointError for a name of Ollama's of which we know no other.
+    """
+    from jaxinfer.checkpoint.cached import cached_ids
+    from jaxinfer.checkpoint.resolve import hub_name
+    from jaxinfer.cli.servers import presences, serves, without_latest
+
+    word = without_latest(word)
+    if word == "demo" or os.path.isdir(os.path.expanduser(word)) or word in cached_ids(None):
+        return word
+    if any(serves(presence, word) for presence in presences()):
+        return word
+    return hub_name(word) or word
+
+
 def piped_text(stream: TextIO) -> str:
     """What was piped or redirected into the program. Nothing is read from a terminal, a null device or a socket.
 
@@ -87,8 +104,8 @@ def full_prompt(prompt: str | None, piped: str, model: str | None = None) -> str
     parts = [part for part in (prompt, piped.rstrip("\n")) if part]
     if not parts:
         fact = "none" if model is None else f"none beside the model {model!r}"
-        shown = "MODEL" if model is None else shlex.quote(model)
-        cure = f'write it last: jaxinfer run {shown} "What is 7 plus 5?"'
+        shown, named = ("MODEL", "MODEL") if model is None else map(shlex.quote, (model, name_here(model)))
+        cure = f'write it last: jaxinfer run {named} "What is 7 plus 5?"'
         if model is not None and _NAME_FORM.fullmatch(model) and not os.path.isdir(os.path.expanduser(model)):
             cure += f", or if {shown} is the prompt, jaxinfer run demo {shown}"
         raise ConfigError(f"run needs a prompt, got {fact}; {cure}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jaxinfer.server.presence import Presence
 
+LATEST = ":latest"  # as clients of Ollama name what has no other tag
 PATIENCE_S = 2.0
 SOON_S = 0.3  # after which whoever waits is told for what
 
@@ -98,11 +99,19 @@ def _pid_behind(connection: socket.socket) -> int | None:
 
 
 def serves(presence: "Presence", model: str) -> bool:
-    """Whether a server has this model: by the name it is served under, or by the folder or id it was loaded from.
+    """Whether a server has this model: by a name it is served under, with or without `:latest`, or by the folder or id
+    it was loaded from.
 
     A folder of that name here is meant before a name: another folder's model may be served under it.
     """
     folder = os.path.realpath(os.path.expanduser(model))
+    others = (model.removesuffix(LATEST), model + LATEST)
     if model != "demo" and os.path.isdir(folder):
         return folder == presence.source
-    return model in (presence.model, presence.source)
+    names = (presence.model, *presence.names, presence.source)
+    return model in names or any(other in names for other in others)
+
+
+def without_latest(model: str) -> str:
+    """The name of the demo without the tag that our routes for Ollama's clients add; every other name as it is."""
+    return "demo" if model == f"demo{LATEST}" else model

@@ -42,7 +42,7 @@ def refuse_swapped(ctx: click.Context, model: str, other: str, noun: str, is_oth
     if is_other(model) and not is_other(other):
         rest = _without(ctx.meta.get(_GIVEN) or [model, other], other)
         law = f"MODEL must stand before {noun}, got {other!r} behind it"
-        raise ConfigError(f"{law}; write `{_command(ctx, [other, *rest])}`")
+        raise ConfigError(f"{law}; write `{_command(ctx, [_name_here(other), *rest])}`")
 
 
 def refuse_many_names(ctx: click.Context, given: Sequence[str]) -> None:
@@ -113,7 +113,8 @@ def _with_flags(command: click.Command, ctx: click.Context, found: "dict[str, _S
         is_named = at and rest[at - 1].casefold() in names  # as in `port 8001`
         rest = [*rest[: at - is_named], *rest[at + 1 :]]
         behind.setdefault(stray.flag, stray.value)
-    line = [*rest, *(word for pair in behind.items() for word in pair)]
+    models = {word: _name_here(word) for word in words_of(command, ctx) if word in rest}
+    line = [*(models.get(word, word) for word in rest), *(word for pair in behind.items() for word in pair)]
     return f"write `{_command(ctx, line)}`" if _parses(command, line) else f"see `{ctx.command_path} --help`"
 
 
@@ -174,6 +175,12 @@ def _names_a_model(word: str) -> bool:
     from jaxinfer.cli.run import names_a_model
 
     return names_a_model(word)
+
+
+def _name_here(word: str) -> str:
+    from jaxinfer.cli.run import name_here
+
+    return name_here(word)
 
 
 def _is_card(word: str) -> bool:

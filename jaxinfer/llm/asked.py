@@ -28,6 +28,8 @@ from jaxinfer.protocol.truncation import truncated
 from jaxinfer.protocol.validate import invalid, validate_sampling
 from jaxinfer.text.reading import Reading
 
+LATEST = ":latest"  # the tag of Ollama's clients behind a name without one
+
 _BREATH = 8  # prompts, some of them tokenized here and now, before others may run
 
 
@@ -236,14 +238,19 @@ async def render_chat(
 
 
 def served_model(info: ModelInfo, name: str | None) -> str:
-    """The name to answer under: the one asked for, or the first when none was. Raises NotFound."""
+    """The name to answer under: the one asked for, or the first when none was. Raises NotFound.
+
+    A name is right with and without `:latest`, the tag that Ollama's clients add.
+    """
     if not name:
         return info.served_names[0]
-    if name not in info.served_names:
+    spellings = (name, name.removesuffix(LATEST), name + LATEST)
+    found = next((each for each in spellings if each in info.served_names), None)
+    if found is None:
         served = ", ".join(info.served_names)
         raise NotFound(
             f"the model {ascii(name)[:200]} does not exist here; this server serves {served}",
             param="model",
             code="model_not_found",
         )
-    return name
+    return found

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from jaxinfer.llm.asked import served_model
+from jaxinfer.llm.asked import LATEST, served_model
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.carried import speaking_of
 from jaxinfer.protocol.embeddings import EmbeddingRequest, shaped
@@ -30,7 +30,6 @@ from jaxinfer.server.embeddings import embedded, pooled_head, pooled_job, respon
 from jaxinfer.server.stream import EventStream
 from jaxinfer.version import __version__
 
-LATEST = ":latest"
 _PARAMETERS = {  # of a Modelfile, and our defaults of the same meaning
     "temperature": "temperature",
     "top_p": "top_p",
@@ -56,7 +55,7 @@ async def ollama_generate(request: Request) -> Response | EventStream:
 
 async def _answer(request: Request, asked: Generating, *, is_chat: bool) -> Response | EventStream:
     llm = open_llm(request)
-    name = _known(llm.info, asked.wire.model)
+    name = served_model(llm.info, asked.wire.model)
     form = OllamaAnswer(f"ollama-{request.state.request_id}", asked.wire.model or name, is_chat)
     if asked.request is None:
         return Response(
@@ -122,7 +121,7 @@ async def ollama_show(request: Request) -> Response:
     info = served_info(request)
     body = await read_json(request, request.app.state.settings.max_body_bytes)
     name, unknown = read_show(body)
-    _known(info, name)
+    served_model(info, name)
     facts, parameters = info.facts, _parameters(info)
     family = facts.family or "transformer"
     numbers = {
@@ -155,14 +154,8 @@ def asked_name(body: dict[str, Any], info: ModelInfo) -> str:
     model = body.get("model")
     if model is not None and not isinstance(model, str):
         raise invalid("model", "a string", model)
-    served = _known(info, model)
+    served = served_model(info, model)
     return model or served
-
-
-def _known(info: ModelInfo, name: str | None) -> str:
-    """The served name that is meant, with or without the tag that Ollama's clients add. Raises NotFound."""
-    spellings = (name, (name or "").removesuffix(LATEST), f"{name}{LATEST}")
-    return served_model(info, next((each for each in spellings if each in info.served_names), name))
 
 
 def _listed(info: ModelInfo, name: str) -> dict[str, Any]:

@@ -28,7 +28,8 @@ class Presence:
     """A server at one moment. status: of AsyncLLM, or "stalled", or "compiling" while requests are refused until all is
     compiled.    pages_*: 0 until the model is there.
 
-    model: its first served name, once it is known.    source: the folder, with its whole path, or the id it is from.
+    model: its first served name, once it is known; names has all.    source: the folder, with its whole path, or the
+    id it is from.
     """
 
     pid: int
@@ -41,6 +42,7 @@ class Presence:
     pages_owned: int = 0
     pages_total: int = 0
     source: str = ""
+    names: tuple[str, ...] = ()
 
 
 def folder() -> Path:
@@ -113,6 +115,7 @@ def _presence(llm: AsyncLLM, url: str, uptime_s: float, status: str) -> Presence
     return dataclasses.replace(
         presence,
         model=llm.info.served_names[0],
+        names=llm.info.served_names,
         running=stats.running,
         waiting=stats.waiting,
         pages_owned=stats.pages_owned,

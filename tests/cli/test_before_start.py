@@ -185,6 +185,16 @@ def test_a_family_of_ollama_s_is_answered_as_with_its_size(name, ours, monkeypat
     )
 
 
+@pytest.mark.parametrize("verb", ["show", "rm"])
+@pytest.mark.parametrize(("name", "hub"), [("llama3.3", "meta-llama/Llama-3.3-70B-Instruct"), ("qwq", "Qwen/QwQ-32B")])
+def test_a_family_of_ollama_s_is_not_looked_for_in_the_cache(cli, tmp_path, monkeypatch, verb, name, hub):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cache").mkdir()
+    outcome = cli(verb, name, "--download-dir", str(tmp_path / "cache"))
+    law = f"the model must be a folder or a hub id, got {name!r}, a name of Ollama's; name it {hub!r}"
+    assert (outcome.code, outcome.last_line) == (3, f"error: {law}")
+
+
 @pytest.mark.parametrize("name", ["MODEL", "FOLDER", "./FOLDER", "/models/MODEL"])
 @pytest.mark.parametrize("verb", ["run", "serve", "plan", "show", "pull", "rm", "bench latency", "warmup"])
 def test_a_blank_of_a_page_is_told_what_it_stands_for(cli, model, monkeypatch, tmp_path, verb, name):

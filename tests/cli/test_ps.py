@@ -74,12 +74,13 @@ def test_without_a_server_it_says_so(cli, home):
 
 
 def test_servers_that_run_were_killed_or_hang_are_told_apart(cli, home):
-    with server("--served-model-name", "one") as (first, url), server() as (second, other):
+    names = ("--served-model-name", "one", "--served-model-name", "other")
+    with server(*names) as (first, url), server() as (second, other):
         wait_until(lambda: ready(url) and ready(other), timeout_s=30)
         found = {line[0]: line[1:] for line in lines(cli)}
         assert found.keys() == {url, other}
         model, pid, up, *rest = found[url]
-        assert (model, pid) == ("one", str(first.pid)) and re.fullmatch(r"\d+s", up)
+        assert (model, pid) == ("one, other", str(first.pid)) and re.fullmatch(r"\d+s", up)
         assert rest[:3] == ["ready", "0", "0"] and re.fullmatch(r"0/[1-9]\d*", rest[3])
         os.kill(first.pid, signal.SIGKILL)
         first.wait(10)

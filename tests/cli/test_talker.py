@@ -113,6 +113,35 @@ def test_a_server_that_runs_with_the_model_is_used_and_said(cli, model, found, v
     assert llm.calls
 
 
+@pytest.mark.parametrize("name", ["tiny:latest", "second", "second:latest", "qwen3:8b", "old"])
+@pytest.mark.parametrize("verb", ["run", "chat"])
+def test_a_server_is_found_by_each_of_its_names_with_and_without_the_tag_of_ollama(
+    cli, model, served, short_tmp, monkeypatch, verb, name
+):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_tmp))
+    names = ("tiny", "second", "qwen3:8b", "old:latest")
+    with announced(Presence(1, served[1], "tiny", 1.0, "ready", names=names), short_tmp / "jaxinfer"):
+        outcome = cli(verb, name, stdin="hi")
+    assert (outcome.code, outcome.out, model.made) == (0, "Hello\n", []), outcome.err
+
+
+@pytest.mark.parametrize("name", ["tiny:latest", "org/tiny-1B:latest"])
+def test_a_server_that_is_named_is_asked_for_a_name_with_the_tag_of_ollama(cli, model, served, name):
+    outcome = cli("run", name, "hi", "--url", served[1])
+    assert (outcome.code, outcome.out) == (0, "Hello\n"), outcome.err
+    refused = cli("run", "qwen3:8b", "hi", "--url", served[1])
+    assert "must be one that" in refused.last_line and "got 'qwen3:8b'" in refused.last_line, "it may be Ollama itself"
+
+
+@pytest.mark.parametrize("words", ["run demo:latest hi", "run -m demo:latest hi", "chat demo:latest"])
+def test_the_demo_is_meant_with_the_tag_of_ollama(cli, model, words):
+    outcome = cli(*words.split(), stdin="hi" if "chat" in words else None)
+    assert (outcome.code, [config.model for config in model.configs]) == (0, ["demo"]), outcome.err
+    assert cli("show", "demo:latest").out == cli("show", "demo").out
+    assert "'demo' is the bundled demo" in cli("pull", "demo:latest").last_line
+    assert cli("plan", "demo:latest", "--for", "h100").out == cli("plan", "demo", "--for", "h100").out
+
+
 @pytest.mark.parametrize(("prompt", "of_prompt"), [("What", ", 'What' is the prompt"), ("What is 7 plus 5?", "")])
 def test_a_word_that_is_taken_as_the_prompt_is_said_beside_a_server_and_without(
     cli, model, served, short_tmp, monkeypatch, prompt, of_prompt

@@ -30,6 +30,17 @@ CASES = {
     "`jaxinfer bench serve --url http://a:1`",
     "connect http://a:1/v1": "a server must be named with --url, got 'http://a:1/v1' alone; write "
     "`jaxinfer connect --url http://a:1/v1`",
+    "run Hello llama3.2": "MODEL must stand before PROMPT, got 'llama3.2' behind it; write "
+    "`jaxinfer run meta-llama/Llama-3.2-3B-Instruct Hello`",
+    "serve llama3.2 8001": "a port must be named with --port, got '8001' alone; write "
+    "`jaxinfer serve meta-llama/Llama-3.2-3B-Instruct --port 8001`",
+    "llama3.2": "the first word must be a verb, got the model 'llama3.2'; write "
+    "`jaxinfer run meta-llama/Llama-3.2-3B-Instruct`",
+    "demo:latest": "the first word must be a verb, got the model 'demo:latest'; write `jaxinfer run demo`",
+    "mistral": "the model must be a folder or a hub id, got 'mistral', a name of Ollama's; name the model as "
+    "huggingface.co does, as in 'Qwen/Qwen3-0.6B'",
+    "run llama3.2": "run needs a prompt, got none beside the model 'llama3.2'; write it last: "
+    'jaxinfer run meta-llama/Llama-3.2-3B-Instruct "What is 7 plus 5?"',
     "serve a b": "jaxinfer serve takes one MODEL, got 'b' too; leave it out, see `jaxinfer serve --help`",
     "serve q.jsonl": "the model must be a folder or a hub id, got the file 'q.jsonl'; name a folder or a hub id",
 }

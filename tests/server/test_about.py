@@ -40,6 +40,25 @@ def test_a_model_is_found_by_a_name_with_a_slash():
     assert ask(FakeLLM(), "GET", "/v1/models/org%2Ftiny-1B").json()["id"] == "org/tiny-1B"
 
 
+@pytest.mark.parametrize("name", ["tiny", "org/tiny-1B"])
+def test_a_name_with_the_tag_of_ollama_is_that_model_on_every_route(name):
+    assert ask(FakeLLM(), "GET", f"/v1/models/{name}:latest").json()["id"] == name
+    given, messages = {"model": f"{name}:latest"}, [{"role": "user", "content": "x"}]
+    bodies = {
+        "/v1/chat/completions": {"messages": messages},
+        "/v1/completions": {"prompt": "x"},
+        "/v1/responses": {"input": "x"},
+        "/v1/messages": {"messages": messages, "max_tokens": 4},
+        "/v1/embeddings": {"input": "x"},
+        "/tokenize": {"prompt": "x"},
+    }
+    for path, body in bodies.items():
+        answer = post(FakeLLM(), path, body | given)
+        assert answer.status_code == 200 and answer.json().get("model", name) == name, path
+    other = post(FakeLLM(), "/v1/chat/completions", {"model": f"{name}:8b", "messages": messages})
+    assert other.status_code == 404
+
+
 @pytest.mark.parametrize("name", ["nope", "../tiny", "a" * 4096, "tiny%00", "%0d%0aset-cookie:x"])
 def test_another_name_is_a_404(name):
     response = ask(FakeLLM(), "GET", f"/v1/models/{name}")
