@@ -1,6 +1,7 @@
 """`jaxinfer batch`: every row of a file answered exactly once, however often the program ends and starts again."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from jaxinfer.cli.session import checked_flags, started
 from jaxinfer.cli.transport import transport_for
 from jaxinfer.cli.words import refuse_swapped
 from jaxinfer.config import Resolved
-from jaxinfer.engine.interrupts import ended_by_ctrl_c
+from jaxinfer.engine.interrupts import ended_by_ctrl_c, run_on, sigterm_as_ctrl_c
 from jaxinfer.errors import ConfigError
 from jaxinfer.offline.names import FORMATS
 
@@ -41,10 +42,13 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
             tell(batch.tally.lines_looking_back(params["output"]), params)
             return batch.tally.exit_code
         try:
-            answer(resolved, params, batch)
+            with sigterm_as_ctrl_c() as terminated:
+                answer(resolved, params, batch)
         except KeyboardInterrupt:
             if batch.journal is not None:
                 click.echo(f"stopped  {how_to_go_on(batch.journal, overwrite=params['overwrite'])}", err=True)
+            if terminated:
+                signal.raise_signal(signal.SIGTERM)
             raise
         batch.publish()
         tell(batch.tally.lines(params["output"]), params)
@@ -88,10 +92,13 @@ def answer(resolved: Resolved, params: Mapping[str, Any], batch: "OpenBatch") ->
     """Run the job over a model of its own, which is gone afterwards."""
     from jaxinfer.offline.batch import with_progress
 
+    async def work() -> None:
+        await with_progress(batch.run(llm), lambda: screen.show(f"batch    {batch.progress()}"), pause_s)
+
     transport, screen = transport_for(resolved.config, params), screen_for(sys.stderr, params)
     with transport as new_transport, started(resolved, screen, new_transport) as (runner, llm):
         try:
-            runner.run(with_progress(batch.run(llm), lambda: screen.show(f"batch    {batch.progress()}"), pause_s))
+            run_on(runner, work)
         finally:
             screen.close()
 

@@ -5,6 +5,7 @@ import csv
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from jaxinfer.cli.session import started
 from jaxinfer.cli.values import TargetFile
 from jaxinfer.cli.words import refuse_swapped
 from jaxinfer.config import Resolved, counted
+from jaxinfer.engine.interrupts import run_on
 from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.llm.events import Event
 
@@ -46,7 +48,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         with Checklist(screen_for(sys.stderr, params)) as checklist:
             for number, path in enumerate(paths):
                 checklist(Event("measure", path.name, number, len(paths) if len(paths) > 1 else 0))
-                rows.append(runner.run(fit_of(llm, path, params["column"], width, stride, on_text)))
+                rows.append(run_on(runner, partial(fit_of, llm, path, params["column"], width, stride, on_text)))
         click.echo(f"windows of {counted(width, 'token')}, {stride} apart; each text's first token is not scored")
     lines = [line_of(path.name, *row) for path, row in zip(paths, rows, strict=True)]
     if len(rows) > 1:

@@ -13,6 +13,7 @@ import click
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, Screen, table
 from jaxinfer.cli.options import GroupedOption, check_start
 from jaxinfer.config import EngineConfig, Resolved, counted, flag_of
+from jaxinfer.engine.interrupts import interrupts_held, run_on
 from jaxinfer.errors import ConfigError, EngineError, InvalidRequest
 from jaxinfer.version import __version__
 
@@ -93,10 +94,11 @@ def started(
     new_transport: of transport_for, which has checked the start; None is a process of its own.    prompt: of the verb.
     max_tokens: of its answers.
     """
-    import asyncio
+    with interrupts_held():
+        import asyncio
 
-    from jaxinfer.llm.async_llm import AsyncLLM
-    from jaxinfer.llm.process import EngineProcess
+        from jaxinfer.llm.async_llm import AsyncLLM
+        from jaxinfer.llm.process import EngineProcess
 
     if new_transport is None:
         check_start(resolved.config, max_tokens=max_tokens)
@@ -106,7 +108,7 @@ def started(
                 checklist.say(line)
             llm = AsyncLLM(resolved.config, checklist, new_transport or EngineProcess)
             try:
-                starting = runner.run(start_until_serving(llm, checklist))
+                starting = run_on(runner, lambda: start_until_serving(llm, checklist))
             except BaseException:
                 runner.run(llm.close())
                 raise

@@ -17,6 +17,7 @@ from jaxinfer.cli.options import GroupedOption
 from jaxinfer.cli.protection import KEY_VARIABLE
 from jaxinfer.cli.session import SessionAnswer, Speed, answer, started, unnamed
 from jaxinfer.config import Resolved
+from jaxinfer.engine.interrupts import run_on
 from jaxinfer.errors import ConfigError, EngineError, InvalidRequest, JaxInferError
 from jaxinfer.llm.events import Event
 
@@ -69,12 +70,12 @@ class Local:
     def chat(
         self, messages: list[dict[str, Any]], params: "SamplingParams", kwargs: dict[str, Any] | None, out: TextIO
     ) -> SessionAnswer:
-        ids = self._runner.run(self._llm.render(messages, template_kwargs=kwargs))
-        return self._runner.run(answer(self._llm, ids, params, chat=True, out=out))
+        ids = run_on(self._runner, lambda: self._llm.render(messages, template_kwargs=kwargs))
+        return run_on(self._runner, lambda: answer(self._llm, ids, params, chat=True, out=out))
 
     def complete(self, prompt: str, params: "SamplingParams", out: TextIO) -> SessionAnswer:
-        ids = self._runner.run(self._llm.encode(prompt))
-        return self._runner.run(answer(self._llm, ids, params, chat=False, out=out))
+        ids = run_on(self._runner, lambda: self._llm.encode(prompt))
+        return run_on(self._runner, lambda: answer(self._llm, ids, params, chat=False, out=out))
 
 
 class Remote:

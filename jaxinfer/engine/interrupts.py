@@ -8,8 +8,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
 
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 
@@ -36,6 +40,64 @@ def interrupts_held() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
         if len(came) == 1:
             signal.raise_signal(signal.SIGINT)
+
+
+def run_on[T](runner: "asyncio.Runner", make: "Callable[[], Coroutine[Any, Any, T]]") -> T:
+    """As runner.run(make()), and a Ctrl-C before the loop has the task cancels it as one after that does: a
+    KeyboardInterrupt there would leave a coroutine that nobody awaits. A second one is a KeyboardInterrupt at once.
+    """
+    import asyncio
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return runner.run(make())
+    loop, came, tasks = runner.get_loop(), list[int](), list["asyncio.Task[T]"]()
+
+    def cancel(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            raise KeyboardInterrupt
+        for task in tasks:
+            task.cancel()
+            loop.call_soon_threadsafe(lambda: None)  # it may wait for its sockets
+
+    signal.signal(signal.SIGINT, cancel)
+    try:
+        tasks.append(loop.create_task(make()))
+        if came:
+            tasks[0].cancel()
+        result = loop.run_until_complete(tasks[0])
+    except asyncio.CancelledError:
+        if not came:
+            raise
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
+    return result
+
+
+@contextlib.contextmanager
+def sigterm_as_ctrl_c() -> Iterator[list[int]]:
+    """Let SIGTERM do within what Ctrl-C does, also in a shell's background job, which hears no Ctrl-C. Gives a list
+    that has the signal once it came."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):
+            raise KeyboardInterrupt
+        handler(signal.SIGINT, frame)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def end_at_ctrl_c() -> bool:

@@ -127,16 +127,24 @@ def test_a_terminal_shows_how_far_it_is_how_fast_and_for_how_long_still(tmp_path
     assert "done     600 rows: 600 answered, 0 errors" in shown
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path):
+def ignore_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "begin"),
+    [(signal.SIGINT, 130, None), (signal.SIGTERM, -15, None), (signal.SIGTERM, -15, ignore_ctrl_c)],
+)
+def test_ctrl_c_and_sigterm_say_how_to_go_on(tmp_path, number, code, begin):
     source, output, journal = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "out.jsonl.partial"))
     source.write_bytes(jsonl(rows(1000, 0)))
     command = [*CALL, *DRY, "--dry-run-step-ms", "10", "-i", str(source), "-o", str(output)]
-    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, preexec_fn=begin) as process:
         while not journal.exists() or journal.read_bytes().count(b"\n") < 20:
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and not output.exists()
+    assert process.returncode == code and not output.exists() and b"Traceback" not in said, said
     assert re.search(rb"stopped  \d+ answers are in \S+out.jsonl.partial; the same command with --resume", said), said
     again = batch("-i", source, "-o", output, "--resume")
     assert again.returncode == 0 and b"resumed  " in again.stderr

@@ -48,6 +48,34 @@ def test_ctrl_c_during_the_imports_ends_a_verb_without_a_word(verb, module):
     assert verb != "sanity" or "went on" not in done.stderr  # others look at files first, which is held
 
 
+# Ctrl-C between a coroutine's making and the event loop's taking it
+HANDING_OVER = """
+import asyncio, os, signal, sys
+
+create_task, name = asyncio.BaseEventLoop.create_task, sys.argv.pop(1)
+
+def interrupted(self, coroutine, **settings):
+    if coroutine.__qualname__ == name:
+        os.kill(os.getpid(), signal.SIGINT)
+    return create_task(self, coroutine, **settings)
+
+asyncio.BaseEventLoop.create_task = interrupted
+from jaxinfer.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("verb", ["run demo hi --own-engine", "chat demo --own-engine", "ppl {rows}"])
+def test_ctrl_c_before_the_event_loop_has_the_start_ends_a_verb_without_a_word(verb, tmp_path):
+    (tmp_path / "rows.txt").write_text("a text")
+    words = verb.format(rows=tmp_path / "rows.txt").split()
+    call = [sys.executable, "-c", HANDING_OVER, "start_until_serving", *words]
+    home = environment() | {"XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(call, env=home, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130, done
+    assert "never awaited" not in done.stderr and "pending" not in done.stderr and "Trace" not in done.stderr
+
+
 # Ctrl-C while a thread is in a call that cannot be stopped, as XLA's of a program that it compiles
 COMPILING = """
 import os, signal, sys, time, types
