@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -66,6 +67,10 @@ VERBS_OF_OTHERS = {
     "install": "`jaxinfer pull MODEL` downloads a model",
     "remove": "`jaxinfer rm MODEL` removes a downloaded model",
     "delete": "`jaxinfer rm MODEL` removes a downloaded model",
+    "signin": "`hf auth login` keeps a token of the hub",
+    "signout": "`hf auth logout` removes the token of the hub",
+    "collect-env": "`jaxinfer doctor` shows what jaxinfer finds on this machine",
+    "env": "`jaxinfer doctor` shows what jaxinfer finds on this machine",
     "login": "`hf auth login` keeps a token of the hub",
 }
 
@@ -77,8 +82,8 @@ jaxinfer --help            everything else
 """
 
 
-def meant(word: str) -> str | None:
-    """What to say of a prompt or a model in the place of a verb; None for every other word."""
+def meant(word: str, rest: Sequence[str] = ()) -> str | None:
+    """What to say of a prompt or a model in the place of a verb; None for every other word.    rest: behind it."""
     from jaxinfer.cli.run import name_here, names_a_model
 
     if word in VERBS_OF_OTHERS:
@@ -87,7 +92,7 @@ def meant(word: str) -> str | None:
     if not is_text and not names_a_model(word):
         return None
     what, cure = ("the prompt", word) if is_text else ("the model", name_here(word))
-    return f"the first word must be a verb, got {what} {word!r}; write `jaxinfer run {shlex.quote(cure)}`"
+    return f"the first word must be a verb, got {what} {word!r}; write `jaxinfer run {shlex.join([cure, *rest])}`"
 
 
 @click.group(cls=Verbs, verbs=VERBS, modules="jaxinfer.cli.", otherwise=meant, invoke_without_command=True)

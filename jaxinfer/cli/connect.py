@@ -11,6 +11,7 @@ from jaxinfer.cli.checklist import QUIET_OPTION, Checklist, screen_for
 from jaxinfer.cli.options import GroupedCommand
 from jaxinfer.cli.servers import LATEST, say
 from jaxinfer.cli.snippets import CLIENTS, Server
+from jaxinfer.cli.verbs import WholeFault
 from jaxinfer.errors import ConfigError, EngineError
 from jaxinfer.llm.events import Event
 
@@ -102,11 +103,26 @@ def routes(target: "Target") -> frozenset[str] | None:
         raise EngineError(f"{fact}; name the server of another --url") from error
 
 
+OTHERS = ("zed", "cursor", "continue", "cline", "roo", "kilo", "vscode", "jan", "lmstudio", "librechat", "aider")
+
+
+class ClientName(click.Choice[str]):
+    """A client that connect has settings for; others of which it is known that they ask for an address are told it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if isinstance(value, str) and value.casefold() in OTHERS:
+            law = f"connect has no settings of {value}, which speaks OpenAI's or Ollama's API"
+            enter = "enter http://127.0.0.1:8000/v1 for OpenAI's, http://127.0.0.1:8000 for Ollama's"
+            cure = f"{enter}, and a served model (`jaxinfer connect` shows them of a running server)"
+            raise WholeFault(f"{law}; {cure}", ctx)
+        return super().convert(value, param, ctx)
+
+
 command = GroupedCommand(
     "connect",
     run,
     [
-        click.Argument(["client"], required=False, type=click.Choice(list(CLIENTS)), metavar="[CLIENT]"),
+        click.Argument(["client"], required=False, type=ClientName(list(CLIENTS)), metavar="[CLIENT]"),
         click.Option(
             ["--url"], default="http://127.0.0.1:8000", help="Address of the server.  [http://127.0.0.1:8000]"
         ),

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from fnmatch import fnmatchcase
 
 from jaxinfer.cli.foreign_bench import AS_IT_IS, AS_THERE_IS, bench_flags, bench_reason
+from jaxinfer.cli.foreign_verbs import verb_reason
 from jaxinfer.config import flag_of
 
 # reason: flags, and patterns of flags. A flag by its own name counts before any pattern, then the first pattern that
@@ -51,7 +52,13 @@ FOREIGN: tuple[tuple[str, str], ...] = (
         "--cuda-graph-* --cudagraph-* --max-cudagraph-* --disable-cuda-graph-padding "
         "--enable-profile-cuda-graph --enable-cudagraph-gc --debug-cuda-graph --max-seq-len-to-capture",
     ),
-    ("use --hf-overrides", "--json-model-override-args --rope-* --yarn-* --override-kv"),
+    ("use --hf-overrides", "--json-model-override-args --override-kv"),
+    (
+        "use --hf-overrides with the key rope_scaling, as in "
+        """'{"rope_scaling": {"rope_type": "linear", "factor": 2.0}}'""",
+        "--rope-* --yarn-*",
+    ),
+    ("use --hf-overrides with the key rope_theta", "--rope-freq-base --rope-theta"),
     ("use --generation-config auto (the model's) or none (OpenAI's)", "--sampling-defaults"),
     (
         "not yet: set sampling fields in the request, or in generation_config.json of the model's folder",
@@ -137,8 +144,9 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     ("not yet: no models that rank documents", "--rerank --reranking"),
     (
         "not needed: /v1/embeddings and /score are always on",
-        "--embedding --embeddings --runner --convert --is-embedding --pooler-config --pooling --embd-normalize --task",
+        "--embedding --embeddings --runner --convert --is-embedding --embd-normalize --task",
     ),
+    ("set it in the request: pooling, which is last or mean; without it last", "--pooling --pooler-config"),
     (
         "not needed: requests have priorities always",
         "--enable-priority-scheduling --scheduling-policy --schedule-policy "
@@ -380,11 +388,6 @@ _EXACT = {flag: reason for reason, flags in FOREIGN for flag in flags.split() if
 _PATTERNS = [(flag, reason) for reason, flags in FOREIGN for flag in flags.split() if flag not in _EXACT]
 
 
-_ONE_SERVER = "one server is stopped at a time: `jaxinfer stop SERVER`, as `jaxinfer ps` shows them"
-_UNTIL_ANSWERED = "running answers are finished first, for as long as --drain-timeout-s of `jaxinfer serve` says"
-OF_STOP = dict.fromkeys(("--all", "-a"), _ONE_SERVER)
-OF_STOP |= dict.fromkeys(("--timeout", "-t", "--time", "--force", "-f", "--now", "-9"), _UNTIL_ANSWERED)
-
 IN_REQUEST = "set it in the request: "
 BY_REQUEST = "not yet: only a request to `jaxinfer serve` sets it: "
 _OF_REQUESTS = ("", "serve")  # verbs whose users write requests
@@ -422,8 +425,8 @@ def refusal(flag: str, value: str, options: Collection[str], verb: str = "") -> 
     name = flag.partition("=")[0]
     if verb.startswith("bench ") and (said := bench_reason(name.replace("_", "-"), verb.removeprefix("bench "))):
         return f"{name}: {said}"
-    if verb == "stop" and name in OF_STOP:
-        return f"{name}: {OF_STOP[name]}"
+    if name not in options and (own := verb_reason(name, flag.partition("=")[2] or value, verb)):
+        return f"{name}: {own}"
     if name == "-p" and "--port" in options and not re.search("[^0-9]", value):  # no prompt
         return f"{name}: use --port"
     answer = reply(flag)
@@ -433,6 +436,8 @@ def refusal(flag: str, value: str, options: Collection[str], verb: str = "") -> 
     if value.lower() in FALSE and (_SWITCH.match(flag) or not reason.startswith("use --")):
         opposite = reply(f"--no-{flag.removeprefix('--')}") if flag.startswith("--") else None
         reason = opposite.partition(": ")[2] if opposite else negation(reason)
+    if reason == "use --device" and value.isdecimal():  # layers on the GPU
+        reason += " cuda" if int(value) else " cpu"
     field = reason.removeprefix(IN_REQUEST)
     if field != reason and (own := flag_of(field)) in options:
         return f"{flag}: use {own}"

@@ -2,11 +2,12 @@
 
 import contextlib
 import importlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
+_BEHIND = "jaxinfer.behind"  # in a context's meta: the words behind the verb's
 ALIKE = 0.75  # verbs are short: convert is 0.71 of connect, and half of nosuch is bench
 ENDING = ("rm", "stop")  # a typo that could mean another verb is not told one that removes or ends something
 
@@ -28,7 +29,8 @@ def verb_of_faults(ctx: click.Context) -> Iterator[None]:
 class Verbs(click.Group):
     """verbs: names and what --help says of them.    modules: what stands before a verb in its module's name.
 
-    otherwise: what to say of a word that is meant as something else than a verb, None for every other word.
+    otherwise: what to say of a word, and those behind it, that is meant as something else than a verb, None for every
+    other word.
     A verb's module is imported only to run it or to show its help.
     """
 
@@ -42,7 +44,7 @@ class Verbs(click.Group):
         callback: Callable[..., Any] | None = None,
         params: list[click.Parameter] | None = None,
         invoke_without_command: bool = False,
-        otherwise: Callable[[str], str | None] | None = None,
+        otherwise: Callable[[str, Sequence[str]], str | None] | None = None,
     ) -> None:
         super().__init__(
             name,
@@ -66,9 +68,15 @@ class Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._verbs)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        ctx.meta[_BEHIND] = args[1:]
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._verbs:
-            if self._otherwise is not None and (said := self._otherwise(cmd_name)):
+            if self._otherwise is not None and (said := self._otherwise(cmd_name, ctx.meta.get(_BEHIND, ()))):
                 raise WholeFault(said, ctx)
             safe = [verb for verb in self._verbs if verb not in ENDING]
             near = nearest_verb(cmd_name, safe) or nearest_verb(cmd_name, list(self._verbs))

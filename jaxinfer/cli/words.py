@@ -79,6 +79,12 @@ def refuse_stray(command: click.Command, ctx: click.Context, words: Sequence[str
     words: of a command line with a fault, or the one that is about to be taken for a model.
     """
     flags = {name for param in command.get_params(ctx) for name in param.opts}
+    if "help" in words and not _names_a_model("help"):
+        verb = ctx.command_path.partition(" ")[2]
+        raise WholeFault(f"there is no model 'help' here; `jaxinfer help {verb}` shows the help of {verb}", ctx)
+    if ctx.command_path.endswith("bench compare") and any(word.endswith(".json") for word in words):
+        law = "bench compare asks two servers, --a URL and --b URL, got a file"
+        raise WholeFault(f"{law}; a verb that measures shows differences: `jaxinfer bench serve --compare FILE`", ctx)
     found = {word: stray for word in words if (stray := _stray(word, flags)) is not None}
     if found:
         word, stray = next(iter(found.items()))
