@@ -68,7 +68,8 @@ def start_core(config: EngineConfig, on_event: OnEvent, device_for: Callable[[En
     params = _load(config, checkpoint, family, model, device, on_event)
     runner = DeviceRunner(model, family, params, plan.limits, device, plan.backends)
     warming = _warm_up(runner, cache, on_event, began)
-    info = dataclasses.replace(info, max_model_len=plan.limits.max_model_len)
+    gpu_bytes = 0 if device.platform == "cpu" else plan.weights + plan.pages + plan.states
+    info = dataclasses.replace(info, max_model_len=plan.limits.max_model_len, gpu_bytes=gpu_bytes)
     engine = Engine(runner, plan.limits, grammars, CacheManager(plan.limits, plan.layout))
     return Core(engine, runner, info, plan.limits, checkpoint.folder, warming, grammars)
 

@@ -45,6 +45,7 @@ class ModelInfo:
     max_logprobs: the most likely tokens that a request may ask for.
     tool_format: how the model writes tool calls, None if its template takes no tools or their form is unknown.
     has_thinking: whether it writes its thoughts between tags.    chat_template: Jinja's source, "" where there is none.
+    gpu_bytes: of weights and pages on the GPU, 0 on a CPU.
     note: said on every surface when the model is no real one (the demo, random weights), else "".
     """
 
@@ -65,6 +66,7 @@ class ModelInfo:
     note: str = ""
     chat_template: str = ""
     facts: CheckpointFacts = CheckpointFacts()
+    gpu_bytes: int = 0
 
 
 @dataclasses.dataclass(slots=True)

@@ -30,6 +30,7 @@ from jaxinfer.server.embeddings import embedded, pooled_head, pooled_job, respon
 from jaxinfer.server.stream import EventStream
 from jaxinfer.version import __version__
 
+FOREVER = datetime.timedelta(microseconds=(2**63 - 1) // 1000)  # Ollama's, the most nanoseconds that Go has
 _PARAMETERS = {  # of a Modelfile, and our defaults of the same meaning
     "temperature": "temperature",
     "top_p": "top_p",
@@ -110,10 +111,17 @@ async def ollama_tags(request: Request) -> Response:
 
 
 async def ollama_ps(request: Request) -> Response:
-    """Those that are loaded, which all are. None expires."""
+    """Those that are loaded, which all are. None expires: the moment is that of Ollama's keep_alive -1.
+
+    On a GPU the size is of weights and pages, all of which are there; clients show the share of the two sizes.
+    """
     info = served_info(request)
-    context = {"context_length": info.max_model_len}
-    return _json({"models": [_listed(info, name) | context for name in info.served_names]})
+    facts: dict[str, Any] = {
+        "expires_at": rfc3339(datetime.datetime.now(datetime.UTC) + FOREVER),
+        "size_vram": info.gpu_bytes,
+        "context_length": info.max_model_len,
+    } | ({"size": info.gpu_bytes} if info.gpu_bytes else {})
+    return _json({"models": [_listed(info, name) | facts for name in info.served_names]})
 
 
 async def ollama_show(request: Request) -> Response:

@@ -2,6 +2,7 @@
 0138cb1c, crates/ollama/src/ollama.rs); the package's walk is in tests/clients/test_ollama.py.
 """
 
+import datetime
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.prepare import room_for_answer
-from jaxinfer.llm.types import Delta
+from jaxinfer.llm.types import CheckpointFacts, Delta
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.ollama import OPTIONS_REFUSED, SAMPLING
 from jaxinfer.protocol.sampling import SamplingParams
@@ -308,6 +309,17 @@ def test_models_have_a_tag_and_are_known_without():
         "embedding",
     ]
     assert post(FakeLLM(), "/api/show", {"model": "huge"}).status_code == 404
+
+
+@pytest.mark.parametrize("gpu_bytes", [0, 5_000_000])
+def test_what_is_loaded_stays_and_says_how_much_of_it_is_on_a_gpu(gpu_bytes):
+    facts = CheckpointFacts(weight_bytes=3_000_000)
+    models = ask(FakeLLM(gpu_bytes=gpu_bytes, facts=facts), "GET", "/api/ps").json()["models"]
+    assert [model["name"] for model in models] == ["tiny:latest", "org/tiny-1B:latest"]
+    for model in models:
+        assert (model["size_vram"], model["size"]) == (gpu_bytes, gpu_bytes or 3_000_000)
+        left = datetime.datetime.fromisoformat(model["expires_at"]) - datetime.datetime.now(datetime.UTC)
+        assert left.days > 100 * 366, "which Ollama's clients show as forever"
 
 
 def test_what_nobody_reads_is_refused_where_the_server_is_strict():
