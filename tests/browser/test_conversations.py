@@ -337,13 +337,19 @@ def test_text_files_go_with_a_message_and_stay_with_it(chat: Chat, llm: Any) -> 
         ("a.bin", b"a\0b", "a.bin must be text in UTF-8"),
         ("a.txt", b"\xff\xfe", "a.txt must be text in UTF-8"),
         ("large.txt", b"a" * 200_001, "large.txt must have at most 200 kB, got 201 kB"),
-        ("none.txt", b"", "none.txt must hold text, got an empty file"),
+        ("none.txt", b"", "none.txt must hold text, got an empty file; attach one with text"),
+        ("i.png", b"\x89PNG\r\n\x1a\n\0", "i.png must be text, images, audio and video are not supported"),
     ],
 )
 def test_what_cannot_be_attached_is_said_and_is_not_sent(chat: Chat, name: str, content: bytes, said: str) -> None:
     attach(chat, name, content)
     assert f"Not attached: {said}" in chat.waits_for(".notice span", said).inner_text()
     assert chat["#attached li"].count() == 0 and not chat["#send"].is_enabled()
+
+
+def test_a_picture_in_svg_is_text(chat: Chat) -> None:
+    attach(chat, "a.svg", b"<svg/>", "image/svg+xml")
+    chat.waits_for("#attached li", "a.svg")
 
 
 def test_a_pdf_that_chromium_prints_is_told_the_way_to_its_text(chat: Chat) -> None:

@@ -57,6 +57,8 @@ TEXTS: list[tuple[str, list[str]]] = [  # and the TeX of its formulas
     (r"/^\d+$/ and /x$/", []),
     ("[a-z]+$ then ^[0-9]$", []),
     ("$x$", ["x"]),
+    (r"$\alpha$$\beta$", [r"\alpha", r"\beta"]),
+    ("$a$$b$$c$ and $$", ["a", "b", "c"]),
     ("$5$ and $3.14$, $.5$ too", ["5", "3.14", ".5"]),
     ("the roots $1, 2, 3$", ["1, 2, 3"]),
     ("$2x + 1$, $2xy$ and $4ac$", ["2x + 1", "2xy", "4ac"]),

@@ -25,6 +25,9 @@ def test_a_wrong_setting_is_said_in_words_and_nothing_is_sent_until_it_is_right(
     assert chat["#s-temperature-fault"].inner_text() == said
     assert chat["#s-temperature"].get_attribute("aria-describedby") == "s-temperature-fault"
     assert chat["#s-seed-fault"].inner_text() == "must be an integer, got 0.5"
+    chat["#s-seed"].fill("1e99")
+    law = "must be an integer from -9007199254740991 to 9007199254740991"
+    assert chat["#s-seed-fault"].inner_text() == f"{law}, got 1e99"
     chat["#s-seed"].fill("")
     assert chat["#s-seed-fault"].inner_text() == ""
     chat.page.keyboard.press("Escape")

@@ -8,10 +8,17 @@ async function isPdf(file) {
   return file.type === "application/pdf" || /\.pdf$/i.test(file.name) || (await file.slice(0, 5).text()) === "%PDF-";
 }
 
+/** Whether a file is a picture, a sound or a film by its type or its name; a picture in SVG is text. */
+function isMedia({ type, name }) {
+  const isNamedSo = /\.(png|jpe?g|gif|webp|bmp|ico|tiff?|hei[cf]|avif|mp[34]|wav|ogg|flac|m4a|mov|webm|mkv|avi)$/i.test(name);
+  return isNamedSo || (/^(image|audio|video)\//.test(type) && !/svg|mp2t/.test(type)); // a browser takes TypeScript's .ts for a film
+}
+
 /** The text of a file. Raises an error that says why it cannot be attached. */
 async function textOf(file) {
   const { name, size } = file;
-  if (size === 0) throw new Error(`${name} must hold text, got an empty file`);
+  if (size === 0) throw new Error(`${name} must hold text, got an empty file; attach one with text`);
+  if (isMedia(file)) throw new Error(`${name} must be text, images, audio and video are not supported; attach a text about it`);
   if (await isPdf(file))
     throw new Error(`${name} is a PDF, which this page cannot read; run pdftotext "${name}" and attach the .txt file, or paste the text from a PDF viewer`);
   const limit = `${number.format(MAX_FILE_BYTES / 1000)} kB`;

@@ -29,6 +29,7 @@ const OF_CODE = new RegExp(
 const PROSE = /\p{L}{3}\s+\p{L}{2}|\p{L}{2}\s+\p{L}{3}|[.?]\s/u; // two words, or the end of a sentence
 const WORD = /(?<![\p{L}\p{N}])(?:\p{L}{3,}|an|as|at|by|if|in|is|it|of|on|or|so|to|vs|we)(?![\p{L}(])/iu;
 const AMOUNTS = /^[\d\s.,;%kmb-]*$/i; // 10; 5, 10; 5k
+const NEXT_FORMULA = /\$[^$\s][^$]{0,200}(?<!\s)\$(?!\$(?:[\s$]|$))/y; // not the $$ of a displayed one
 const HALF = /[^\p{L}\p{N})\]}'!%\\]$/u; // an end that asks for more
 
 /** What ends a displayed formula that begins `line`, or null. */
@@ -136,7 +137,7 @@ function takeDollar(state, silent) {
   let end = pos;
   do end = find(state, "$", end + 1);
   while (end > 0 && src[end - 1] === "\\");
-  if (end < 0 || end >= state.posMax || /\s/.test(src[end - 1]) || /[\d$]/.test(src[end + 1] ?? "")) return false;
+  if (end < 0 || end >= state.posMax || /\s/.test(src[end - 1]) || !mayClose(src, end)) return false;
   const tex = src.slice(pos + 1, end);
   if (tex.length > MAX_TEX || !isApart(tex, src[pos - 1] ?? "", src[end + 1] ?? "") || !readsAsMath(tex)) return false;
   if (/^\d/.test(tex) && !isNoPrice(tex, src, pos)) return false;
@@ -144,6 +145,14 @@ function takeDollar(state, silent) {
   if (!silent) Object.assign(state.push("math_inline", "span", 0), { content: tex, meta: ["$", "$"] });
   state.pos = end + 1;
   return true;
+}
+
+/** Whether the dollar at `end` may end a formula: no digit is behind it, nor a dollar that begins no other formula. */
+function mayClose(src, end) {
+  const behind = src[end + 1] ?? "";
+  if (behind !== "$") return !/\d/.test(behind);
+  NEXT_FORMULA.lastIndex = end + 1;
+  return NEXT_FORMULA.test(src);
 }
 
 /** Whether the dollars are a formula's by what is beside them: H$_2$O and $n$th are, 5$-10$ and $a+$b are not. */

@@ -9,7 +9,7 @@ const SAMPLING = [
   { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.05, range: "0 to 1" },
   { name: "max_tokens", label: "Max tokens", min: 1, step: 1, range: "from 1", default: "what fits" },
   { name: "thinking", label: "Thinking", kind: "choice" },
-  { name: "seed", label: "Seed", min: Number.MIN_SAFE_INTEGER, max: Number.MAX_SAFE_INTEGER, step: 1, range: "an integer", default: "random", isRare: true },
+  { name: "seed", label: "Seed", min: Number.MIN_SAFE_INTEGER, max: Number.MAX_SAFE_INTEGER, step: 1, range: "an integer below 2\u2075\u00b3", default: "random", isRare: true },
   { name: "repetition_penalty", label: "Repetition penalty", above: 0, max: 1e6, step: 0.05, range: "1 is off", isRare: true },
   { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.1, range: "\u22122 to 2", default: 0, isRare: true },
   { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.1, range: "\u22122 to 2", default: 0, isRare: true },
@@ -60,7 +60,7 @@ function faultOf(field, value) {
   const { min = -Infinity, above = -Infinity, max = Infinity, step } = field;
   const given = Number(value);
   const isRight = given >= min && given > above && given <= max && (step !== 1 || Number.isInteger(given));
-  const law = step === 1 && !Number.isInteger(given) ? "an integer" : lawOf(field);
+  const law = step === 1 && Number.isFinite(given) && !Number.isInteger(given) ? "an integer" : lawOf(field);
   return isRight ? "" : `must be ${law}, got ${value}`;
 }
 
