@@ -127,19 +127,19 @@ def test_a_terminal_shows_how_far_it_is_how_fast_and_for_how_long_still(tmp_path
     assert "done     600 rows: 600 answered, 0 errors" in shown
 
 
-def ignore_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job
+WITHOUT_CTRL_C = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]  # as in a shell's background job
 
 
 @pytest.mark.parametrize(
     ("number", "code", "begin"),
-    [(signal.SIGINT, 130, None), (signal.SIGTERM, -15, None), (signal.SIGTERM, -15, ignore_ctrl_c)],
+    [(signal.SIGINT, 130, []), (signal.SIGTERM, -15, []), (signal.SIGTERM, -15, WITHOUT_CTRL_C)],
+    ids=["ctrl-c", "sigterm", "sigterm where ctrl-c is ignored"],
 )
 def test_ctrl_c_and_sigterm_say_how_to_go_on(tmp_path, number, code, begin):
     source, output, journal = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "out.jsonl.partial"))
     source.write_bytes(jsonl(rows(1000, 0)))
-    command = [*CALL, *DRY, "--dry-run-step-ms", "10", "-i", str(source), "-o", str(output)]
-    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, preexec_fn=begin) as process:
+    command = [*begin, *CALL, *DRY, "--dry-run-step-ms", "10", "-i", str(source), "-o", str(output)]
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) as process:
         while not journal.exists() or journal.read_bytes().count(b"\n") < 20:
             time.sleep(0.01)
         process.send_signal(number)

@@ -173,7 +173,7 @@ def test_a_job_whose_input_has_changed_is_not_resumed(dry, tmp_path):
     with open_batch(BatchJob(input=str(source), output=str(output))) as job:
         dry.run(job.run)
     write(source, plain_rows(10))
-    with pytest.raises(BatchError, match="input was"):
+    with pytest.raises(BatchError, match="the rows of the input have changed"):
         do(dry, BatchJob(input=str(source), output=str(output), resume=True))
     assert not output.exists() and len((tmp_path / "out.jsonl.partial").read_bytes().splitlines()) == 10
 

@@ -204,7 +204,7 @@ def test_another_model_does_not_go_on_with_a_batch(tmp_path):
     with serving(FakeLLM(fingerprint="another"), tmp_path) as base, client_of(base) as client:
         batch = client.ended(batch_id)
         assert len(client.rows(batch["output_file_id"])) == 2
-    assert batch["status"] == "failed" and "fingerprint" in batch["errors"]["data"][0]["message"]
+    assert batch["status"] == "failed" and "the model's config" in batch["errors"]["data"][0]["message"]
 
 
 def test_what_a_restart_finds_too_little_room_for_is_kept_and_goes_no_further(tmp_path):
