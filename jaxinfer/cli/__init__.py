@@ -91,8 +91,10 @@ def meant(word: str, rest: Sequence[str] = ()) -> str | None:
     is_text = any(map(str.isspace, word.strip()))
     if not is_text and not names_a_model(word):
         return None
-    what, cure = ("the prompt", word) if is_text else ("the model", name_here(word))
-    return f"the first word must be a verb, got {what} {word!r}; write `jaxinfer run {shlex.join([cure, *rest])}`"
+    what, line = ("the prompt", [word, *rest]) if is_text else ("the model", [name_here(word), *rest])
+    if is_text and rest and names_a_model(rest[0]):
+        line = [name_here(rest[0]), word, *rest[1:]]
+    return f"the first word must be a verb, got {what} {word!r}; write `jaxinfer run {shlex.join(line)}`"
 
 
 @click.group(cls=Verbs, verbs=VERBS, modules="jaxinfer.cli.", otherwise=meant, invoke_without_command=True)

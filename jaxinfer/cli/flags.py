@@ -26,7 +26,7 @@ FLAGS: dict[str, Flag] = {
     "hf_overrides": Flag("Model", "Values for config.json's keys, as in '{\"rope_theta\": 1e6}'; null takes one out."),
     "dtype": Flag("Model", "Data type of weights and KV pages; auto is the checkpoint's."),
     "quantization": Flag(
-        "Model", "int8 or int4: round the weights to that as they are loaded, on a CPU; auto: leave them."
+        "Model", "int8 or int4: round the weights to that as they are loaded (slow on a GPU); auto: leave them."
     ),
     "load_format": Flag("Model", "dummy: random weights from config.json alone."),
     "generation_config": Flag("Model", "auto: unset sampling fields take generation_config.json's values."),

@@ -297,7 +297,7 @@ _FAULT = "  - "  # begins a line on what stands in a file, whose keys may have t
 # taken with the flag where that stands behind already
 _NAMED = re.compile(
     rf"(?<![\w/.'-])(?<!: )({'|'.join(name for name in SETTINGS if '_' in name)}"
-    r"|(?<=set )(?:quantization|dtype)(?= to )|(?<=out )dtype(?= and |, or |$))"
+    r"|(?<=set )(?:quantization|dtype)(?= to )|(?:(?<=out )|(?<=and ))dtype(?= and |, or |$))"
     r"(?: \(--[\w-]+\))?(?!\w|/|\.\w)"
 )
 

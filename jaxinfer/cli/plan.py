@@ -164,8 +164,12 @@ def fitting_cards(config: EngineConfig, facts: Mapping[str, Any], cards: Mapping
 
 
 def _holds(config: EngineConfig, facts: Mapping[str, Any], target: TargetDevice) -> bool:
-    with contextlib.suppress(ConfigError, DeviceError):
-        return bool(plan_on(config, target, *model_on(config, facts, target)))
+    from jaxinfer.runtime.memory import has_plan
+
+    with contextlib.suppress(ConfigError):  # of a card without the kernels that were asked for
+        model, family, backends = model_on(config, facts, target)
+        free = usable_bytes(config, target)
+        return has_plan(config, model, family, platform=target.platform, free=free, backends=backends)
     return False
 
 

@@ -98,6 +98,8 @@ def refuse_stray(command: click.Command, ctx: click.Context, words: Sequence[str
     if card is not None and not _names_a_model(card):
         law = f"the model must be a folder, a hub id or 'demo', got the card {card!r}"
         cure = f"this machine's own GPU is taken, `jaxinfer plan --for {shlex.quote(card)}` plans for another"
+        if _is_port(card) and "--port" in flags:
+            cure += f"; for the port write `{ctx.command_path} --port {card}`"
         raise WholeFault(f"{law}; {cure}", ctx)
 
 
@@ -167,7 +169,7 @@ def _stray(word: str, flags: set[str]) -> _Stray | None:
         return _Stray("a server", "--url", word)
     kinds = (
         ("a card", "--for", _is_card),
-        ("a port", "--port", _is_port),
+        ("a port", "--port", lambda word: _is_port(word) and not _is_card(word)),
         ("an address", "--host", _is_address),
         ("a device", "--device", ("cpu", "cuda").__contains__),
     )

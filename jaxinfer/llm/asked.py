@@ -238,7 +238,7 @@ async def render_chat(
 
 
 def served_model(info: ModelInfo, name: str | None) -> str:
-    """The name to answer under: the one asked for, or the first when none was. Raises NotFound.
+    """The served name that is meant, the first when none was asked for. Raises NotFound.
 
     A name is right with and without `:latest`, the tag that Ollama's clients add.
     """

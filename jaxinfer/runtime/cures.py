@@ -17,6 +17,7 @@ _OF_MEMORY = (
     *("gpu_memory_utilization", "kv_offloading_bytes", "enable_chunked_prefill", "dtype", *_LOWERED),
     *("num_pages", "kv_cache_memory_bytes"),
 )
+_TOGETHER = 4  # settings: of so many all are told, as trying each choice of them takes a plan
 SLACK = 80 * 2**20  # bytes that other programs may take between a refusal and the next start
 
 
@@ -114,11 +115,13 @@ def _changes(config: EngineConfig, fits: Callable[[EngineConfig], bool]) -> str:
     found = [_change(config, name, fits) for name in given if fits(dataclasses.replace(config, **{name: given[name]}))]
     if found:
         return " or ".join(found)
-    for count in range(2, len(given) + 1):
+    if len(given) < 2 or not fits(standard):
+        return ""
+    for count in range(2, min(len(given), _TOGETHER)):
         for names in itertools.combinations(given, count):
             if fits(dataclasses.replace(config, **{name: given[name] for name in names})):
                 return f"leave out {' and '.join(names)}"
-    return ""
+    return f"leave out {' and '.join(given)}"
 
 
 def _change(config: EngineConfig, name: str, fits: Callable[[EngineConfig], bool]) -> str:

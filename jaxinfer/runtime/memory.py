@@ -206,9 +206,8 @@ def plan_for(
 
     def fits(changed: EngineConfig, slack: int) -> bool:
         share = changed.gpu_memory_utilization if platform == "gpu" else 1
-        with contextlib.suppress(ConfigError, DeviceError):
-            return bool(as_asked(changed, free=int(of_whole * share) - slack))
-        return False
+        free = int(of_whole * share) - slack
+        return has_plan(changed, model, family, platform=platform, free=free, backends=backends)
 
     try:
         return as_asked(config, free=free)
@@ -231,6 +230,15 @@ def plan_for(
             raise error.with_cures(changes=changes) from error
         smaller = smaller_weights(config, model, platform, backends, partial(planned, free=free - SLACK))
         raise error.with_cures(smaller=smaller) from error
+
+
+def has_plan(
+    config: EngineConfig, model: ModelConfig, family: Family, *, platform: str, free: int, backends: Backends
+) -> bool:
+    """Whether the model fits; plan_for says why it does not."""
+    with contextlib.suppress(ConfigError, DeviceError):
+        return bool(_plan(config, model, family, platform=platform, free=free, backends=backends))
+    return False
 
 
 def needs_for(
@@ -341,7 +349,8 @@ def held_words(model: ModelConfig, specs: Any, dtype: str, platform: str, backen
     if backends.decode_linear is Backend.MOSAIC:
         return f": {words}, which steps of more than {MEDIUM_ROWS} rows widen to {dtype} for each product, slowly"
     if backends.gpu is not None:
-        why = "our kernels for this card read bfloat16, float16 and fp8"
+        of_fp8 = "our kernels for this card are for fp8, in sizes that they divide"
+        why = "our kernels are for bfloat16 and float16" if dtype == "float32" else of_fp8
     elif platform != "cpu":
         why = "no kernels of ours run here"
     elif dtype != "bfloat16":

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import shlex
 
 import pytest
 
@@ -44,6 +45,8 @@ CASES = {
     "collect-env": "jaxinfer has no command 'collect-env'; `jaxinfer doctor` shows what jaxinfer finds on this machine",
     "chat help": "there is no model 'help' here; `jaxinfer help chat` shows the help of chat",
     "serve help": "there is no model 'help' here; `jaxinfer help serve` shows the help of serve",
+    "'What is 7?' demo": "the first word must be a verb, got the prompt 'What is 7?'; write "
+    "`jaxinfer run demo 'What is 7?'`",
     "demo hello": "the first word must be a verb, got the model 'demo'; write `jaxinfer run demo hello`",
     "demo hello --top-k 1": "the first word must be a verb, got the model 'demo'; write "
     "`jaxinfer run demo hello --top-k 1`",
@@ -52,7 +55,7 @@ CASES = {
 
 @pytest.mark.parametrize("given", CASES)
 def test_a_word_of_another_program_is_told_what_the_verb_has(cli, model, given):
-    outcome = cli(*given.split())
+    outcome = cli(*shlex.split(given))
     assert (outcome.code, outcome.out, outcome.last_line) == (2, "", f"error: {CASES[given]}")
     assert model.made == []
 

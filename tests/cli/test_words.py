@@ -144,6 +144,7 @@ def parses(line: str) -> bool:
         ("plan 4090 l4", "a card must be named with --for, and one alone, got 4090 and l4; "
          "write `jaxinfer plan --for 4090`"),
         ("serve h100", "got the card 'h100'; this machine's own GPU is taken, `jaxinfer plan --for h100` plans for"),
+        ("serve 4090", "plans for another; for the port write `jaxinfer serve --port 4090`"),
         ("chat 4090", "got the card '4090'; this machine's own GPU is taken, `jaxinfer plan --for 4090` plans for"),
         ("connect 8123", "write `jaxinfer connect --url http://127.0.0.1:8123`"),
         ("chat 8123", "write `jaxinfer chat --url http://127.0.0.1:8123`"),

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from jaxinfer.errors import ConfigError, DeviceError
+from jaxinfer.runtime import memory
 from jaxinfer.runtime.memory import GIB
 from tests.runtime.test_memory import plan
 
@@ -57,3 +58,15 @@ def test_a_length_beyond_the_model_is_cured_with_one_that_the_memory_holds() -> 
 def test_of_settings_that_take_the_memory_the_fewest_are_named() -> None:
     with pytest.raises(DeviceError, match="; leave out max_num_batched_tokens and max_num_seqs$"):
         plan(free=8 * GIB, max_num_batched_tokens=2**26, max_num_seqs=4096, page_size=32, dtype="bfloat16")
+
+
+def test_the_cures_of_many_settings_take_few_plans(monkeypatch) -> None:
+    """Not one for each choice of them."""
+    tried, planned = [], memory._plan
+    monkeypatch.setattr(memory, "_plan", lambda *args, **named: (tried.append(args), planned(*args, **named))[1])
+    many = dict(max_num_seqs=4096, max_num_batched_tokens=2**26, page_size=32, max_model_len=30000, num_pages=10**7)
+    many |= dict(kv_cache_memory_bytes=10**13, enable_chunked_prefill=False, gpu_memory_utilization=0.8)
+    for size in (1, 8):
+        with pytest.raises((ConfigError, DeviceError)):
+            plan("gpu", size * GIB, **many)
+    assert len(tried) < 400

@@ -96,7 +96,7 @@ def _may_be(value: Any, part: dict[str, Any]) -> bool:
 def _is_of(value: Any, kind: Any) -> bool:
     if kind in ("number", "integer"):
         return is_number(value) and (kind == "number" or value == int(value))
-    return kind not in _TYPES or isinstance(value, _TYPES[kind])
+    return not isinstance(kind, str) or kind not in _TYPES or isinstance(value, _TYPES[kind])
 
 
 def _least(part: dict[str, Any]) -> int | float:

@@ -3,6 +3,7 @@
 llguidance counts names only where all of them and the count are in one part.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -13,6 +14,7 @@ _COUNTS = {"minProperties": max, "maxProperties": min}
 _SAYS_NOTHING = {"title", "description", "$comment", "default", "examples"}
 _OF_OBJECTS = {"properties", "required", "additionalProperties", *_COUNTS}
 _JOINED = {"allOf", "$ref", "type", *_OF_OBJECTS}
+_OF_DEFINITION = re.compile(r"#(/(\$defs|definitions)/[^/]+)?")
 _MOST = 64  # parts that are joined
 _MAX_WRITTEN = 1 << 18  # characters and names of a schema in which a definition may be written several times
 _MAX_DEPTH = 200
@@ -21,7 +23,8 @@ _MAX_DEPTH = 200
 def with_flat_counts(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema with each such object in one part; what cannot be said in one part stays as it is."""
     joined = [part for part in placeless(schema) if "allOf" in part or ("$ref" in part and _OF_OBJECTS & part.keys())]
-    if not joined or any("/allOf/" in str(part.get("$ref")) for part in placeless(schema)):
+    refs = [str(part["$ref"]) for part in placeless(schema) if "$ref" in part]
+    if not joined or not all(map(_OF_DEFINITION.fullmatch, refs)):  # a place within a part may be written anew
         return schema
     flats = {id(part): flat for part in joined if (flat := _flat(part, schema)) is not None}
     written = _written(schema, flats) if flats else None
@@ -30,12 +33,14 @@ def with_flat_counts(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _without_unused(schema: dict[str, Any]) -> dict[str, Any]:
     """Without definitions that nothing refers to any more, of which a count would be told."""
-    refs = [str(part["$ref"]) for part in placeless(schema) if "$ref" in part]
-    for key in schema.keys() & {"$defs", "definitions"} if all(ref.startswith("#/") for ref in refs) else ():
+    used = {str(part["$ref"]) for part in placeless(schema) if "$ref" in part}
+    for key in schema.keys() & {"$defs", "definitions"}:
         if isinstance(schema[key], dict):
-            used = {ref.split("/")[2] for ref in refs if ref.startswith(f"#/{key}/")}
-            named = {name: below for name, below in schema[key].items() if quote(name) == name}
-            schema[key] = {n: below for n, below in schema[key].items() if n not in named or n in used}
+            # Of a name that may be spelt otherwise in a reference nobody knows.
+            spelt = {name for name in schema[key] if quote(name, safe="") == name and "~" not in name}
+            schema[key] = {
+                name: below for name, below in schema[key].items() if name not in spelt or f"#/{key}/{name}" in used
+            }
     return schema
 
 

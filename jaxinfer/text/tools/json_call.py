@@ -297,7 +297,8 @@ class NamedCall(JsonCall):
     def finish(self) -> tuple[list[Event], str]:
         if self._stage == "head":
             self._raw.append(self._head)
-        return super().finish()
+        events, left = super().finish()
+        return events, left if self.failed else self._between + left
 
     def _call_of(self, text: str) -> tuple[str, str] | None:
         """Of a tool that is not offered, whatever its arguments are."""

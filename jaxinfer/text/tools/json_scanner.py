@@ -100,8 +100,12 @@ class JsonScanner:
             case "literal":
                 return self._take_literal(text, at)
         past = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
-        is_mark, self._is_behind_value = past == at, self._is_behind_value and past == at
-        return self._take_mark(text[at], at) if is_mark else past
+        if past > at:
+            self._is_behind_value = False
+            return past
+        past = self._take_mark(text[at], at)
+        self._is_behind_value = self._is_behind_value and past == at  # a mark was taken
+        return past
 
     def _take_mark(self, char: str, at: int) -> int:
         """One character between strings and literals."""

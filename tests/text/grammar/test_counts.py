@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from urllib.parse import quote
 
 import jsonschema_rs
 import pytest
@@ -137,7 +138,21 @@ DOUBLING = {
         {"allOf": [{"minProperties": 1}, False]},
         {"allOf": [{"minProperties": "1"}, {"properties": {"a": {}}}]},
         {"allOf": 3, "minProperties": 1},
+        {
+            "properties": {"x": {"allOf": [{"properties": {"z": {}}}, {"minProperties": 1}]}},
+            "not": {"$ref": "#/properties/x/properties/z"},
+        },
     ],
 )
 def test_what_cannot_be_one_part_stays_as_it_is(schema):
     assert with_flat_counts(schema) == schema
+
+
+@pytest.mark.parametrize("name", ["d", "a/b", "a~b", "\u00e9", "a b", "%41"])
+def test_no_definition_is_lost_that_something_refers_to(name):
+    """Whatever signs its name has, which a reference spells otherwise."""
+    ref = "#/$defs/" + quote(name.replace("~", "~0").replace("/", "~1"))
+    defs = {name: {"type": "string"}, "c": {"type": "object", "minProperties": 1}}
+    schema = {"allOf": [{"$ref": "#/$defs/c"}], "properties": {"x": {"$ref": ref}}, "$defs": defs}
+    flat = with_flat_counts(schema)
+    assert flat["properties"] == schema["properties"] and flat["$defs"][name] == {"type": "string"}

@@ -71,3 +71,9 @@ DOUBLING = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in ran
 )
 def test_what_may_have_a_value_stays_as_it_is(schema):
     assert with_empty_written(schema) is schema
+
+
+@pytest.mark.parametrize("kind", [[{}], {}, 3, None, [["string"]]])
+def test_a_definition_of_no_type_is_no_fault_of_ours(vocabulary, kind):
+    written = json.dumps({"properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"type": kind, "const": 1}}})
+    assert try_one(vocabulary, Constraint("json_schema", written, True, param="x"), {}).error

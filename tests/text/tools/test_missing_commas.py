@@ -105,3 +105,18 @@ def test_what_may_be_another_value_stays_content(value):
     text = f'<tool_call>\n{{"name": "weather", "arguments": {{"all": {value}}}}}\n</tool_call>'
     for cuts in ([], list(range(len(text)))):
         assert read("hermes", text, cuts, SCHEMAS) == (text, [], False)
+
+
+@pytest.mark.parametrize("value", ['[["a"]"b"]', '[{"x":1}"b"]', '[["a"] "b"]', '["a",[]"b"]', '[[]"b"]'])
+def test_a_text_behind_a_closer_may_lack_its_comma(value):
+    text = f'<tool_call>\n{{"name": "weather", "arguments": {{"all": {value}}}}}\n</tool_call>'
+    wanted = json.loads(re.sub(r'([\]}]) ?"', r'\1,"', value))
+    for cuts in ([], list(range(len(text)))):
+        assert read("hermes", text, cuts, SCHEMAS)[:2] == ("", [("weather", {"all": wanted})])
+
+
+@pytest.mark.parametrize("end", ["", "</function>"])
+def test_text_between_a_name_and_its_arguments_is_content(end):
+    text = f'<function=weather>note {{"days": 1}}{end}'
+    for cuts in ([], list(range(len(text)))):
+        assert read("functionary", text, cuts, SCHEMAS)[:2] == ("note", [("weather", {"days": 1})])
