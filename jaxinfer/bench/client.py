@@ -36,7 +36,10 @@ async def _main(share: Share) -> None:
     client = Client(share)
     await client.prepare()
     print("ready", flush=True)
-    start_s = float(await asyncio.to_thread(sys.stdin.readline))
+    line = await asyncio.to_thread(sys.stdin.readline)
+    if not line:  # the parent has ended, which the process may hear here first
+        return
+    start_s = float(line)
     telling = asyncio.create_task(client.tell())
     results = await client.run(start_s)
     telling.cancel()
