@@ -9,11 +9,12 @@ import click
 from jaxinfer.cli.bench_serve import base_of, key_of
 from jaxinfer.cli.checklist import QUIET_OPTION, Checklist, screen_for
 from jaxinfer.cli.options import GroupedCommand
-from jaxinfer.cli.servers import LATEST, say
+from jaxinfer.cli.servers import say
 from jaxinfer.cli.snippets import CLIENTS, Server
 from jaxinfer.cli.verbs import WholeFault
 from jaxinfer.errors import ConfigError, EngineError
 from jaxinfer.llm.events import Event
+from jaxinfer.protocol.served_names import spellings
 
 if TYPE_CHECKING:
     from jaxinfer.bench.http_client import Reply, Target
@@ -61,8 +62,8 @@ def asked(base: str, model: str | None, key_env: str | None) -> Server:
         reply = looked_up(target, MODELS)
     cards = models_of(target, reply)
     names = [card.id for card in cards]
-    if model is not None and model not in names:
-        model = next((each for each in (model.removesuffix(LATEST), model + LATEST) if each in names), model)
+    if model is not None:
+        model = next((each for each in spellings(model) if each in names), model)
     if model is not None and model not in names:
         law = f"the model must be one that {base} serves, which are {', '.join(names)}"
         raise ConfigError(f"{law}, got {model!r}; name one of them, or none for the first")

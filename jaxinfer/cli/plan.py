@@ -146,7 +146,8 @@ def cures_elsewhere(
         without, names = without_settings(config)
         own = {key: card for key, card in GPUS.items() if card.device_kind == target.device_kind}
         among = [own, GPUS] if memory else [{key: card for key, card in GPUS.items() if key not in own}]
-        for others, (changed, left_out) in itertools.product(among, ((config, []), (without, names))):
+        ways = [(config, list[str]()), *([(without, names)] if names else [])]
+        for others, (changed, left_out) in itertools.product(among, ways):
             if not cards and (cards := fitting_cards(changed, facts, others)):
                 left_out = [*(["--memory"] if memory else []), *left_out]
                 change = f"leave out {' and '.join(left_out)}" if left_out else ""

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jaxinfer.protocol.served_names import LATEST, spellings
+
 if TYPE_CHECKING:
     from jaxinfer.server.presence import Presence
 
-LATEST = ":latest"  # as clients of Ollama name what has no other tag
 PATIENCE_S = 2.0
 SOON_S = 0.3  # after which whoever waits is told for what
 
@@ -105,11 +106,10 @@ def serves(presence: "Presence", model: str) -> bool:
     A folder of that name here is meant before a name: another folder's model may be served under it.
     """
     folder = os.path.realpath(os.path.expanduser(model))
-    others = (model.removesuffix(LATEST), model + LATEST)
     if model != "demo" and os.path.isdir(folder):
         return folder == presence.source
     names = (presence.model, *presence.names, presence.source)
-    return model in names or any(other in names for other in others)
+    return any(each in names for each in spellings(model))
 
 
 def without_latest(model: str) -> str:

@@ -23,12 +23,11 @@ from jaxinfer.protocol.completions import CompletionRequest, read_completion
 from jaxinfer.protocol.fields import CommonWire, Envelope, StreamOptions
 from jaxinfer.protocol.responses import AnswerEnvelope, Kind
 from jaxinfer.protocol.sampling import COMPLETION_MAX_TOKENS, SamplingParams
+from jaxinfer.protocol.served_names import spellings
 from jaxinfer.protocol.tools import Tools, unknown_form
 from jaxinfer.protocol.truncation import truncated
 from jaxinfer.protocol.validate import invalid, validate_sampling
 from jaxinfer.text.reading import Reading
-
-LATEST = ":latest"  # the tag of Ollama's clients behind a name without one
 
 _BREATH = 8  # prompts, some of them tokenized here and now, before others may run
 
@@ -244,8 +243,7 @@ def served_model(info: ModelInfo, name: str | None) -> str:
     """
     if not name:
         return info.served_names[0]
-    spellings = (name, name.removesuffix(LATEST), name + LATEST)
-    found = next((each for each in spellings if each in info.served_names), None)
+    found = next((each for each in spellings(name) if each in info.served_names), None)
     if found is None:
         served = ", ".join(info.served_names)
         raise NotFound(

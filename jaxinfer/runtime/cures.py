@@ -1,6 +1,5 @@
 """Cures for a model that does not fit a device: the settings that were given and take the memory."""
 
-import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable
@@ -81,11 +80,11 @@ def changes_that_fit(config: EngineConfig, fits: Callable[..., bool]) -> str:
 
 
 def smaller_weights(
-    config: EngineConfig, model: ModelConfig, platform: str, backends: Backends, planned: Callable[..., object]
+    config: EngineConfig, model: ModelConfig, platform: str, backends: Backends, fits: Callable[..., bool]
 ) -> str:
     """A setting with which the weights take less, and the model fits. Empty without any.
 
-    planned: plans a configuration and a model, or raises.
+    fits: whether a model does with a configuration and backends.
     """
     changes = [("dtype", "bfloat16")] if ITEMSIZE[config.dtype_for(model.dtype)] > 2 else []
     changes += [("quantization", name) for name in ("int8", "int4") if not model.is_quantized]
@@ -94,8 +93,7 @@ def smaller_weights(
         if name == "quantization":
             made = dataclasses.replace(model, quantization=value)
             kernels = backends if platform == "cpu" else XLA_ONLY
-        with contextlib.suppress(ConfigError, DeviceError):
-            planned(changed, model=made, backends=kernels)
+        if fits(changed, made, backends=kernels):
             is_slow = name == "quantization" and platform != "cpu"
             return f"set {name} to {value}" + (" (slow on a GPU)" if is_slow else "")
     return ""

@@ -200,8 +200,6 @@ def plan_for(
     Raises DeviceError with the settings as the first cure that take the memory, if any do, and ConfigError with a value
     that fits too, if one does.
     """
-    planned = partial(_plan, family=family, platform=platform)
-    as_asked = partial(planned, model=model, backends=backends)
     of_whole = free / config.gpu_memory_utilization if platform == "gpu" else free
 
     def fits(changed: EngineConfig, slack: int) -> bool:
@@ -210,7 +208,7 @@ def plan_for(
         return has_plan(changed, model, family, platform=platform, free=free, backends=backends)
 
     try:
-        return as_asked(config, free=free)
+        return _plan(config, model, family, platform=platform, free=free, backends=backends)
     except Unlawful as error:
         lawful = dataclasses.replace(config, **{error.setting: error.lawful})
         fact, changes = str(error).partition("; ")[0], "" if fits(lawful, SLACK) else changes_that_fit(config, fits)
@@ -228,7 +226,8 @@ def plan_for(
             raise
         if changes := changes_that_fit(config, fits):
             raise error.with_cures(changes=changes) from error
-        smaller = smaller_weights(config, model, platform, backends, partial(planned, free=free - SLACK))
+        fits_smaller = partial(has_plan, family=family, platform=platform, free=free - SLACK)
+        smaller = smaller_weights(config, model, platform, backends, fits_smaller)
         raise error.with_cures(smaller=smaller) from error
 
 

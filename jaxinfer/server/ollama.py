@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from jaxinfer.llm.asked import LATEST, served_model
+from jaxinfer.llm.asked import served_model
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.carried import speaking_of
 from jaxinfer.protocol.embeddings import EmbeddingRequest, shaped
@@ -22,6 +22,7 @@ from jaxinfer.protocol.ollama import (
 )
 from jaxinfer.protocol.ollama_answers import OllamaAnswer, embeddings_body, rfc3339
 from jaxinfer.protocol.responses import encode_json
+from jaxinfer.protocol.served_names import LATEST
 from jaxinfer.protocol.validate import invalid
 from jaxinfer.server.about import served_info
 from jaxinfer.server.body import read_json, read_ranked, unread

@@ -62,10 +62,10 @@ class _Joins:
             for outer, key in above:
                 if id(outer) not in seen:
                     seen.add(id(outer))
-                    is_sure = is_sure and len(above) == 1 and key != "$ref"
-                    yield outer, is_sure
-                    yield from self._all_below(outer, is_sure, seen, key if key in _CHOICES else "")
-                    unread.append((outer, is_sure))
+                    holds = is_sure and len(above) == 1 and key != "$ref"
+                    yield outer, holds
+                    yield from self._all_below(outer, holds, seen, key if key in _CHOICES else "")
+                    unread.append((outer, holds))
 
     def _all_below(
         self, part: dict[str, Any], is_sure: bool, seen: set[int], without: str
