@@ -21,8 +21,7 @@ import jax
 import jax.numpy as jnp
 from shapes import SHAPES
 
-from jaxinfer.models.dense import DenseConfig
-from jaxinfer.models.registry import family_for
+from jaxinfer.models.dense import DenseConfig, config_from_hf
 from jaxinfer_kernels.attention import sm90_decode, sm90_decode_config
 from jaxinfer_kernels.launch import ffi
 from jaxinfer_kernels.launch.sequence import launched
@@ -39,7 +38,7 @@ def array(*shape: int, dtype: Any = BF16) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def attention(model: DenseConfig, rows: int, context: int, tuning: dict[str, int]) -> tuple[Layers, Arrays, Arrays]:
+def attention(model: DenseConfig, rows: int, context: int, tuning: dict[str, Any]) -> tuple[Layers, Arrays, Arrays]:
     """Its kernel of a decode step, LAYERS times; the pages; the rest."""
     kv_heads, h = model.num_kv_heads, model.head_dim
     width, joined = -(-context // PAGE) + 1, (model.num_heads + 2 * kv_heads) * h
@@ -61,7 +60,7 @@ def attention(model: DenseConfig, rows: int, context: int, tuning: dict[str, int
 
 
 def product(
-    op: str, model: DenseConfig, rows: int, tuning: dict[str, int]
+    op: str, model: DenseConfig, rows: int, tuning: dict[str, Any]
 ) -> tuple[Layers, Arrays, tuple[Arrays, ...]]:
     """One product of a layer of many rows, LAYERS times; nothing is updated in place."""
     d, mlp, h = model.hidden_size, model.intermediate_size, model.head_dim
@@ -111,7 +110,7 @@ def launch_us(layers: Layers, updated: Arrays, rest: Arrays) -> float:
     return best_s / CALLS / LAYERS * 1e6
 
 
-def parsed(text: str) -> dict[str, int]:
+def parsed(text: str) -> dict[str, Any]:
     return {name: int(number) for name, number in (one.split("=") for one in text.split(",") if one)}
 
 
@@ -127,7 +126,7 @@ def main() -> None:
     if not options.lower:
         ffi.register()
         print(f"{jax.devices()[0].device_kind}, {options.model}, {options.op}, us a launch")
-    model = family_for(SHAPES[options.model]).config_from_hf(SHAPES[options.model])
+    model = config_from_hf(SHAPES[options.model])
     contexts = options.contexts.split(",") if options.op == "attention" else ["0"]
     for rows in map(int, options.rows.split(",")):
         for text in ["", *options.tries]:

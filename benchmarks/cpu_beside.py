@@ -65,8 +65,8 @@ def ours(model: Path, name: str) -> Any:
 
     how: dict[str, Any] = dict(attention_backend="xla") if name == "xla" else {}
     how |= dict(quantization=name) if name.startswith("int") else {}
-    sizes = dict(max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=512, enable_prefix_caching=False)
-    llm = LLM(str(model), load_format="dummy", dtype="bfloat16", device="cpu", **how, **sizes)
+    how |= dict(max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=512, enable_prefix_caching=False)
+    llm = LLM(str(model), load_format="dummy", dtype="bfloat16", device="cpu", **how)
 
     def seconds(prompt: int, answer: int, rows: int = 1) -> float:
         params = SamplingParams(temperature=0, max_tokens=answer, ignore_eos=True)

@@ -11,14 +11,17 @@ on a machine that others use too. XLA's call and the transfers are not in them: 
 import dataclasses
 import gc
 import time
+from array import array
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxinfer.config import EngineConfig, ExtendBucket, Limits
 from jaxinfer.engine.engine import Engine
-from jaxinfer.engine.sequence import Add, Request
+from jaxinfer.engine.scheduler import Step
+from jaxinfer.engine.sequence import Add, Output, Request
 from jaxinfer.llm.dry_run import start_dry_run
 from jaxinfer.llm.events import ignore
 from jaxinfer.llm.llm import LLM
@@ -98,7 +101,7 @@ class NoDevice(DeviceRunner):
     def _again(self, kind: type, upload: np.ndarray) -> np.ndarray:
         return upload
 
-    def _dispatch(self, key: Key, upload: np.ndarray, masked: bool = False) -> Drawn:
+    def _dispatch(self, key: Key, upload: np.ndarray | jax.Array, *contents: Any, masked: bool = False) -> Drawn:
         return self._told if isinstance(key, Draw) else self._drawn
 
 
@@ -116,9 +119,9 @@ class TimedEngine(Engine):
             self.plan_s += time.thread_time() - began_s
             return found
 
-        def timed_commit(done: Any, result: StepResult) -> Any:
+        def timed_commit(step: Step, result: StepResult) -> list[Output]:
             began_s = time.thread_time()
-            found = commit(done, result)
+            found = commit(step, result)
             self.commit_s += time.thread_time() - began_s
             return found
 
@@ -138,7 +141,7 @@ def least_us(call: Callable[[], object]) -> float:
 def start(engine: Engine, rows: int, way: dict[str, Any] | None = None) -> None:
     """Bring so many sequences to where each decodes."""
     for i in range(rows):
-        engine.inbox.put(Add(Request(id=str(i), prompt=(i + 1,) * 33, max_tokens=16000, **way or {})))
+        engine.inbox.put(Add(Request(id=str(i), prompt=array("I", [i + 1] * 33), max_tokens=16000, **way or {})))
     while sum(sequence.decoding for sequence in engine.scheduler.running) < rows:
         engine.step()
 

@@ -20,6 +20,7 @@ import pathlib
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,8 +42,8 @@ type Tunings = Mapping[str, SmallTuning]
 
 def shapes(model: str) -> dict[str, tuple[int, int]]:
     """[out, in] of each product."""
-    sizes = (size for _, *size in MODELS[model].ops())
-    return dict(zip(("norm_linear", "linear_o", "norm_gate_up", "linear_down"), map(tuple, sizes), strict=True))
+    sizes = [(n, k) for _, n, k in MODELS[model].ops()]
+    return dict(zip(("norm_linear", "linear_o", "norm_gate_up", "linear_down"), sizes, strict=True))
 
 
 def ours(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.Array, tuning: SmallTuning) -> jax.Array:
@@ -66,7 +67,9 @@ def xlas(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.A
     return (jax.nn.silu(gate.astype(jnp.float32)) * up.astype(jnp.float32)).astype(x.dtype)
 
 
-def alone(step: Callable, op: str, tuning: SmallTuning | None, x: jax.Array, residual: jax.Array, layers: list[Arrays]):
+def alone(
+    step: Callable, op: str, tuning: SmallTuning | None, x: jax.Array, residual: jax.Array, layers: list[Arrays]
+) -> list[jax.Array]:
     return [step(op, x, layer, jnp.int32(0), residual, tuning) for layer in layers]
 
 
@@ -165,7 +168,7 @@ def measure_chain(
     compiling = time.perf_counter() - started
     wall = wall_us(lambda: run(x, layers))
     durations, span = kernels_us(lambda: run(x, layers))
-    each = durations.reshape(len(layers), -1).mean(axis=0) if len(durations) == 4 * len(layers) else []
+    each = durations.reshape(len(layers), -1).mean(axis=0) if len(durations) == 4 * len(layers) else np.empty(0)
     finite = bool(jnp.isfinite(run(x, layers)).all())
     size = sum(size_of(layer[op]) for layer in layers for op in layer if op != "norm")
     split = " ".join(f"{us:.1f}" for us in each)
@@ -180,7 +183,8 @@ def parsed(text: str) -> list[tuple[str, SmallTuning]]:
     """Of "op:field=number,field=number;op:...": what each op is to be tried with."""
     tries = [part.split(":") for part in text.split(";") if part]
     cuts = [(op, [field.split("=") for field in fields.split(",")]) for op, fields in tries]
-    return [(op, SmallTuning(**{"pdl": False, **{name: int(n) for name, n in fields}})) for op, fields in cuts]
+    given: list[tuple[str, dict[str, Any]]] = [(op, {name: int(n) for name, n in fields}) for op, fields in cuts]
+    return [(op, SmallTuning(**{"pdl": False, **fields})) for op, fields in given]
 
 
 def main() -> None:

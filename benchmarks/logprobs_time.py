@@ -10,6 +10,7 @@ for each token, the least of several tries.
 import functools
 import gc
 import time
+from array import array
 
 import msgspec
 import numpy as np
@@ -24,6 +25,7 @@ from jaxinfer.protocol.forms import Usage
 from jaxinfer.protocol.responses import AnswerEnvelope as Form
 from jaxinfer.protocol.responses import Chunks, Kind
 from jaxinfer.protocol.sampling import GenerationDefaults, SamplingParams, resolve_sampling
+from jaxinfer.runtime.mask_table import Masks
 from jaxinfer.runtime.plan import Logprobs, Plan, StepResult
 from jaxinfer.text.tokenizer import Tokenizer
 
@@ -43,6 +45,9 @@ class Done:
 
     def __init__(self, result: StepResult) -> None:
         self._result = result
+
+    def draw(self, masks: Masks) -> None:
+        raise AssertionError("no request of this measurement is masked")
 
     def wait(self) -> StepResult:
         return self._result
@@ -74,7 +79,7 @@ def engine_us(rows: int, num: int | None) -> tuple[float, list[list[Output]]]:
     """CPU us of the engine's thread for a token with `num` logprobs, its message too, and some steps' outputs."""
     engine = Engine(Steps(rows), LIMITS)
     for i in range(rows):
-        engine.inbox.put(Add(Request(id=str(i), prompt=(i + 1,) * 33, max_tokens=16000, logprobs=num)))
+        engine.inbox.put(Add(Request(id=str(i), prompt=array("I", [i + 1] * 33), max_tokens=16000, logprobs=num)))
     while sum(sequence.decoding for sequence in engine.scheduler.running) < rows:
         engine.step()
     tries, outputs = [], list[list[Output]]()
@@ -97,7 +102,7 @@ def server_us(rows: int, num: int | None, outputs: list[list[Output]], kind: Kin
     frames = [ENCODER.encode(FromEngine(outputs=step)) for step in outputs]
     decoder, tokenizer, tries = msgspec.msgpack.Decoder(FromEngine), made_up(), list[float]()
     for _ in range(TRIES):
-        requests = [Request(id=str(i), prompt=(1, 2), max_tokens=16000, logprobs=num) for i in range(rows)]
+        requests = [Request(id=str(i), prompt=array("I", [1, 2]), max_tokens=16000, logprobs=num) for i in range(rows)]
         answers = {request.id: Answer(request, SAMPLING, tokenizer, print) for request in requests}
         chunks = {name: Chunks(Form(kind, "cmpl-0", 0, "demo", "fp"), Progress()) for name in answers}
         began_s = time.thread_time()

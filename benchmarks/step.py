@@ -22,6 +22,7 @@ from shapes import SHAPES
 from jaxinfer.bench import trace
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.config import EngineConfig
+from jaxinfer.models.dense import config_from_hf
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime.backends import Launches
 from jaxinfer.runtime.device import select_device
@@ -34,8 +35,7 @@ WARM, TIMED, TRACED, SHOWN = 5, 30, 10, 12
 
 def start(options: argparse.Namespace) -> DeviceRunner:
     raw = SHAPES[options.model]
-    family = family_for(raw)
-    model = family.config_from_hf(raw)
+    family, model = family_for(raw), config_from_hf(raw)
     if options.layers:
         model = dataclasses.replace(model, num_layers=options.layers)
     device = select_device("auto")

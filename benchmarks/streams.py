@@ -139,6 +139,9 @@ class Noted:
     def heard_s(self) -> float:
         return time.monotonic()
 
+    def profile(self, folder: str | None) -> None:
+        raise AssertionError("nothing asks for a trace here")
+
     def close(self) -> None:
         """There is nothing to end."""
 
@@ -146,8 +149,9 @@ class Noted:
 async def ask(app: Any, noted: Noted, body: bytes) -> float:
     """Seconds from the start of one chat request to the engine's being given it."""
     names = {b"host": b"localhost", b"content-type": b"application/json", b"content-length": b"%d" % len(body)}
-    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/v1/chat/completions", "scheme": "http"}
-    scope |= {"headers": list(names.items()), "query_string": b"", "root_path": "", "client": None, "server": None}
+    scope: dict[str, Any] = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/v1/chat/completions"}
+    scope |= {"scheme": "http", "headers": list(names.items()), "query_string": b"", "root_path": ""}
+    scope |= {"client": None, "server": None}
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> dict[str, Any]:

@@ -160,9 +160,9 @@ def main() -> None:
                     bench.ratios(schema, options.rows, options.rounds, forwards=forwards)
             free_ms, formed_ms = bench.first_mask_ms(ORDER)
             print(f"one request, first token: free {free_ms:.2f} ms, with a form that is there {formed_ms:.2f} ms")
-            schemas = [None, large(1), None, large(2), large(3)]
-            for schema, (first_ms, gap_ms) in zip(schemas, bench.cold(options.rows, schemas), strict=True):
-                what = "free" if schema is None else f"a new schema of {len(json.dumps(schema)) // 1000} kB"
+            new: list[dict[str, Any] | None] = [None, large(1), None, large(2), large(3)]
+            for one, (first_ms, gap_ms) in zip(new, bench.cold(options.rows, new), strict=True):
+                what = "free" if one is None else f"a new schema of {len(json.dumps(one)) // 1000} kB"
                 print(f"{what} among streams: first token {first_ms:.1f} ms, their longest gap {gap_ms:.1f} ms")
             compiled, text = timed.core.grammars, bench.structure(large(4)).text
             assert compiled is not None

@@ -26,8 +26,8 @@ Scheduling = Literal["continuous", "static"]
 KvLayout = Literal["paged", "contiguous"]
 AttentionBackend = Literal["auto", "xla", "mosaic"]
 CONTIGUOUS_PAGES_ARE_NOT_SHARED = (
-    "enable_prefix_caching must be false with kv_layout contiguous, whose pages belong to one sequence each; turn it "
-    "off, or leave kv_layout paged"
+    "enable_prefix_caching must be false with kv_layout contiguous, whose pages belong to one sequence each; set "
+    "enable_prefix_caching to false, or set kv_layout to paged"
 )
 
 
@@ -337,9 +337,9 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith(('s', 'x', 'ch')) else 's'}"
 
 
-def flag_of(name: str) -> str:
-    """The flag of a setting or of a sampling field."""
-    return f"--{name.replace('_', '-')}"
+def flag_of(name: str, *, off: bool = False) -> str:
+    """The flag of a setting or of a sampling field.    off: of a switch, the flag that turns it off."""
+    return f"--{'no-' if off else ''}{name.replace('_', '-')}"
 
 
 def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

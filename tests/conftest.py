@@ -6,12 +6,16 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.support.executables import executables_folder
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
+# An example of 0.2 s is no fault where other work has the processor; pytest's own limit ends what hangs.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 
 LONG = (

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from jaxinfer.errors import ConfigError
 from jaxinfer.files import read_text
 
@@ -42,14 +44,14 @@ class Report:
     """facts: (what, which) of the machine and the run.    notes: sentences that a reader must know.
     details: more facts, of the engine's start and its memory plan.
 
-    holds: nothing that was checked is wrong.
+    exit_code: 0 where nothing that was checked is wrong, else that of errors.py, or 1.
     """
 
     verb: str
     facts: Sequence[tuple[str, str]]
     tables: Sequence[Table]
     notes: Sequence[str] = ()
-    holds: bool = True
+    exit_code: int = 0
     details: Sequence[tuple[str, str]] = ()
 
     def all_facts(self) -> list[tuple[str, str]]:
@@ -81,8 +83,9 @@ class Report:
             facts = [*self.facts, ("more", more)]
         blocks = [f"## {self.verb}", lines_of(("fact", ""), facts)]
         for table in self.tables:
-            before = {row[table.columns[0]]: row for row in (old or {}).get("tables", {}).get(table.title, [])}
-            cells = [_cells(table, row, before.get(row[table.columns[0]], {})) for row in table.as_dicts()]
+            name, rows = table.columns[0], (old or {}).get("tables", {}).get(table.title, [])
+            before = {row.get(name): row for row in rows}
+            cells = [_cells(table, row, before.get(row[name], {})) for row in table.as_dicts()]
             blocks += [f"### {table.title}", lines_of(table.columns, cells)]
         if old is not None:
             was = old.get("facts", {})
@@ -93,15 +96,49 @@ class Report:
         return "\n\n".join(blocks) + "\n"
 
 
-def read_json(path: str) -> dict[str, Any]:
-    """An earlier report. Raises ConfigError."""
+_DIGITS = 308  # of an integer that a double holds for certain
+
+
+class _Saved(msgspec.Struct):
+    """What Report.as_json writes."""
+
+    tables: dict[str, list[dict[str, str | int | float | None]]]
+    verb: str = ""
+    facts: dict[str, str] = {}
+    notes: list[str] = []
+
+
+def read_json(path: str, what: str = "--compare") -> dict[str, Any]:
+    """An earlier report. what: named it. Raises ConfigError."""
+    law = f"{what} must name a file that --json wrote"
     try:
-        found = json.loads(read_text(path, "--compare"))
+        found = json.loads(read_text(path, what), parse_int=_integer)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ConfigError(f"--compare must name a file that --json wrote, got {path}: {error}; name one") from error
-    if not isinstance(found, dict) or "tables" not in found:
-        raise ConfigError(f"--compare must name a file that --json wrote, {path} holds something else; name one")
-    return found
+        raise ConfigError(f"{law}, got {path}: {error}; name one") from error
+    try:
+        saved = msgspec.convert(found, _Saved)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{law}, {path} holds something else; name one") from error
+    for title, rows in saved.tables.items():
+        if not all(row and row.keys() == rows[0].keys() for row in rows):
+            raise ConfigError(f"{law}, {path} has rows of other columns, or of none, in {title!r}; name one")
+    return msgspec.structs.asdict(saved)
+
+
+def _integer(digits: str) -> float:
+    """A figure that no double may hold is as good as infinite, and Python refuses to read very many digits."""
+    return int(digits) if len(digits) <= _DIGITS else float(digits)
+
+
+def as_saved(found: Mapping[str, Any]) -> Report:
+    """The report of read_json; tables without rows, whose columns are not kept, are left out."""
+    tables = [
+        Table(title, tuple(rows[0]), [tuple(row[name] for name in rows[0]) for row in rows])
+        for title, rows in found["tables"].items()
+        if rows
+    ]
+    notes = [note for note in found["notes"] if note != NOT_TRUSTED]  # which is told anew
+    return Report(found["verb"], [*found["facts"].items()], tables, notes)
 
 
 def shown(value: Value) -> str:

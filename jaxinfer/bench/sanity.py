@@ -41,19 +41,20 @@ class Check:
 
 
 def run(resolved: Resolved, models: Sequence[str], prompt: str, on_event: OnEvent, say: Say) -> Report:
-    """Measure each model. One that cannot be run is a row that says why."""
+    """Measure each model. One that cannot be run is a row that says why; the first such has the exit code."""
     rows: list[tuple[Value, ...]] = []
-    holds = True
+    of_checks = of_errors = 0
     for name in models:
         say(f"{name}:")
         try:
             figures, checks = measure(dataclasses.replace(resolved.config, model=name), prompt, on_event)
         except JaxInferError as error:
             figures, checks = NOTHING, [Check("runs", False, str(error))]
+            of_errors = of_errors or error.exit_code
         rows.append((name, *figures, ", ".join(map(str, checks))))
-        holds &= all(check.holds for check in checks)
+        of_checks = of_checks or int(not all(check.holds for check in checks))
     facts = [(what, which) for what, which in machine.facts(resolved=resolved) if what != "model"]
-    return Report("jaxinfer sanity", facts, [Table("models", COLUMNS, rows)], NOTES, holds)
+    return Report("jaxinfer sanity", facts, [Table("models", COLUMNS, rows)], NOTES, of_errors or of_checks)
 
 
 NOTES = (

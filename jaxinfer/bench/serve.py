@@ -282,14 +282,22 @@ class _Load(msgspec.Struct):
     start: _Start | None = None
 
 
+_COUNTED = {
+    "compile": "compiling {}",
+    "run": "running steps once more, {}",
+    "wait": "{} engines are ready",
+}
+
+
 def progress_of(target: Target) -> str:
     """How far the start of a server of ours is, by its /load."""
     with contextlib.suppress(msgspec.DecodeError):
         found = msgspec.json.decode(ask_once(target, "GET", "/load", limit_s=LOOK_UP_S).body, type=_Load).start
-        if found is not None and found.stage == "load" and found.total:
-            return f"loading {found.done / 1e9:.2f} of {found.total / 1e9:.2f} GB"
-        if found is not None and found.stage == "compile" and found.total:
-            return f"compiling {found.done:.0f} of {found.total:.0f}"
+        if found is not None and found.total:
+            if found.stage == "load":
+                return f"loading {found.done / 1e9:.2f} of {found.total / 1e9:.2f} GB"
+            count = f"{found.done:.0f} of {found.total:.0f}"
+            return _COUNTED.get(found.stage, "{}").format(count)
     return "which still starts"
 
 

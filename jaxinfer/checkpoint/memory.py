@@ -36,7 +36,7 @@ def check_memory(needed_bytes: int, device: jax.Device) -> None:
     if needed_bytes > available:
         raise DeviceError(
             f"the model's weights need {size_words(needed_bytes)}, {device.device_kind} {device.id} has "
-            f"{size_words(available)} free; free some memory, choose a smaller model or dtype, or a larger machine"
+            f"{size_words(available)} free; free some memory, choose a smaller model, or a larger machine"
         )
 
 

@@ -245,7 +245,7 @@ def _near(option: str, context: click.Context) -> str:
     names = [name for each in options for name in each.opts + each.secondary_opts]
     long = [name for name in names if name.startswith("--")]
     verb = context.command_path.partition(" ")[2]
-    near = None
+    near, option = None, option.replace("_", "-")
     if option.startswith("--") and option not in bench_flags():  # of those it is known what they mean
         switches = [name for each in options if each.is_flag for name in each.opts + each.secondary_opts]
         near = _meant_flag(option, long, switches, flags_of_others(names, verb))

@@ -1,5 +1,6 @@
 """`jaxinfer batch`: every row of a file answered exactly once, however often the program ends and starts again."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from jaxinfer.cli.session import checked_flags, started
 from jaxinfer.cli.transport import transport_for
 from jaxinfer.cli.words import refuse_swapped
 from jaxinfer.config import Resolved
-from jaxinfer.engine.interrupts import ended_by_ctrl_c, run_on, sigterm_as_ctrl_c
+from jaxinfer.engine.interrupts import ended_by_ctrl_c, ended_by_sigterm, run_on, sigterm_as_ctrl_c
 from jaxinfer.errors import ConfigError
 from jaxinfer.offline.names import FORMATS
 
@@ -31,12 +32,15 @@ DEFAULTS = ("max_tokens", "temperature", "top_p", "top_k", "min_p")
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Open the files, start the model, answer, publish. Returns 0, or HAD_ERRORS when rows could not be answered."""
-    with ended_by_ctrl_c(), telling("the rows"):
-        from jaxinfer.offline.batch import open_batch
-        from jaxinfer.protocol.sampling import SamplingParams
+    more, same = (" more", "goes on") if params["resume"] else ("", "begins anew")
+    with contextlib.ExitStack() as stack:
+        with ended_by_sigterm(f"stopped  nothing{more} was answered; the same command {same}"):
+            with ended_by_ctrl_c(), telling("the rows"):
+                from jaxinfer.offline.batch import open_batch
+                from jaxinfer.protocol.sampling import SamplingParams
 
-    checked_flags(SamplingParams(**{name: params[name] for name in DEFAULTS}))
-    with open_batch(batch_of(resolved, params)) as batch:
+            checked_flags(SamplingParams(**{name: params[name] for name in DEFAULTS}))
+            batch = stack.enter_context(open_batch(batch_of(resolved, params)))
         if batch.is_finished:
             batch.look_back()
             tell(batch.tally.lines_looking_back(params["output"]), params)

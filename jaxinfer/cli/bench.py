@@ -23,6 +23,7 @@ VERBS = {
     "serve": "Load any OpenAI-compatible server from several processes.",
     "compare": "Ask two servers, or two settings, the same in turns: times in pairs, texts equal or not.",
     "suite": "Make the tables of other engines' documents, and switch each optimisation off and on.",
+    "show": "Show a report that --json wrote, with --compare its differences to another.",
     "kernels": "Time each kernel alone, cold, beside XLA's own version.",
 }
 
@@ -41,13 +42,20 @@ def publish(make: "Callable[[Checklist], Report]", params: Mapping[str, Any], fi
     """Make a report and give it to standard output and to where FILE_OPTIONS say; a bad --compare is refused first.
 
     make: told where to show what goes on, which is `first` until it says more; a terminal shows that no more when the
-    report begins. Returns 1 when something that was checked does not hold.
+    report begins. Returns its exit code.
     """
     with Checklist(screen_for(sys.stderr, params), first=first) as checklist:
         from jaxinfer.bench.report import read_json
 
         old = read_json(params["compare"]) if params["compare"] else None
         report = make(checklist)
+    return give(report, old, params)
+
+
+def give(report: "Report", old: dict[str, Any] | None, params: Mapping[str, Any]) -> int:
+    """Give a report to standard output and to where FILE_OPTIONS say, with its differences to an old one. Returns its
+    exit code.
+    """
     target: Path | None = params["json_file"]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None  # a file and a pipe get Markdown
     is_brief = width is not None and not params.get("verbose", True)  # they keep all
@@ -57,7 +65,7 @@ def publish(make: "Callable[[Checklist], Report]", params: Mapping[str, Any], fi
             target.write_text(report.as_json(), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{file_fault('write', target, error)} (--json); name another file") from error
-    return 0 if report.holds else 1
+    return report.exit_code
 
 
 class Counts(click.ParamType[list[tuple[int, ...]]]):

@@ -37,6 +37,8 @@ class TargetDevice:
     compute_capability: str = "unknown"
     core_count: int | None = None  # where our kernels run, as is the next
     shared_memory_per_block_optin: int | None = None
+    key: str = ""  # what --for calls it; "" of what is not listed
+    own_bytes: int | None = None  # free where --memory is left out
 
 
 _HOPPER = 232_448  # bytes of shared memory
@@ -44,7 +46,7 @@ _HOPPER = 232_448  # bytes of shared memory
 # data sheets of each card; for GeForce and RTX PRO the architecture white papers (Ampere GA102, Ada, Blackwell RTX).
 # Checked on 2026-11-27: the peak of cards of 8.6, 8.9 and 12.0 is multiprocessors x 512 multiply-adds x boost clock,
 # half of that on a GeForce; A10 to B200 as in citsjtu2020/LLM-Prof, hardware_spec.md, at 8434c8d1.
-GPUS = {
+_LISTED = {
     "b200": TargetDevice("NVIDIA B200", "gpu", 178 * GIB, 8.0e12, 2250e12, "10.0"),
     "h200": TargetDevice("NVIDIA H200", "gpu", 140 * GIB, 4.8e12, 989e12, "9.0", 132, _HOPPER),
     "h100": TargetDevice("NVIDIA H100", "gpu", 79 * GIB, 3.35e12, 989e12, "9.0", 132, _HOPPER),
@@ -60,6 +62,7 @@ GPUS = {
     "4060ti": TargetDevice("NVIDIA GeForce RTX 4060 Ti 16 GB", "gpu", 15 * GIB, 0.288e12, 44.1e12, "8.9"),
     "3090": TargetDevice("NVIDIA GeForce RTX 3090", "gpu", 23 * GIB, 0.936e12, 71e12, "8.6"),
 }
+GPUS = {key: dataclasses.replace(card, key=key) for key, card in _LISTED.items()}
 
 
 def choose_target(name: str | None, memory: str | None, device: str) -> TargetDevice:
@@ -81,7 +84,7 @@ def choose_target(name: str | None, memory: str | None, device: str) -> TargetDe
         target = TargetDevice(f"this machine's {cpus}", "cpu", available_host_bytes(), read_speed())
     if memory is None:
         return target
-    return dataclasses.replace(target, free_bytes=memory_bytes(memory))
+    return dataclasses.replace(target, free_bytes=memory_bytes(memory), own_bytes=target.free_bytes)
 
 
 def memory_bytes(text: str) -> int:
@@ -96,12 +99,21 @@ def memory_bytes(text: str) -> int:
     return num_bytes
 
 
+# behind a card's own name in the driver's, which tell of no other card
+_OF_DRIVERS = re.compile(r" (sxm\d?|hbm\d\w?|blackwell|server edition|workstation edition)(?= |$)")
+
+
 def named_target(name: str) -> TargetDevice | None:
-    """A card by its name, with or without the maker's words and its memory; None for the CPU. Raises ConfigError."""
-    words, _, memory = re.sub(r"[ _-]+(\d+)[ _-]?gi?b?$", r"\n\1", name.strip().lower()).partition("\n")
-    key = re.sub(r"^(nvidia)?(geforce)?(rtx(?=\d))?", "", re.sub(r"[ _-]", "", words))
+    """A card by its name, with or without its memory and the words that a maker and a driver put around it; None for
+    the CPU. Raises ConfigError.
+    """
+    key, memory = re.sub(r"[ _-]+", " ", name.strip().lower()), ""
+    if said := re.search(r" (\d+) ?gi?b?(?= |$)", key):
+        key, memory = key[: said.start()] + key[said.end() :], said[1]
+    key = re.sub(r"^(nvidia ?)?(geforce ?)?(rtx ?(?=\d))?", "", _OF_DRIVERS.sub("", key)).replace(" ", "")
+    key = key if key in GPUS else key.removesuffix("pcie")
     if key not in {*GPUS, "cpu"}:
-        raise ConfigError(unknown_card(key))
+        raise ConfigError(unknown_card(key, card_within(name)))
     target = GPUS.get(key)
     if target is not None and memory and not 0.9 * int(memory) <= target.free_bytes / GIB <= int(memory):
         fact = f"--for {key} has {target.free_bytes // GIB} GiB free, got {name!r}"
@@ -109,22 +121,34 @@ def named_target(name: str) -> TargetDevice | None:
     return target
 
 
-def unknown_card(key: str) -> str:
-    """The message for a name that is not listed: most are of other cards, for which one that is listed can stand."""
+def unknown_card(key: str, kin: str) -> str:
+    """The message for a name that is not listed: most are of other cards, for which one that is listed can stand.
+
+    kin: the card whose name is a part of it, whose memory is the likeliest.
+    """
     if nearest_name(key, ["cpu"]):
         return f"unknown --for {key!r}, did you mean 'cpu'?"
-    alike = difflib.get_close_matches(key, GPUS, n=1)
+    alike = [kin] if kin else difflib.get_close_matches(key, GPUS, n=1)
     listed = f"the nearest is {alike[0]!r}" if alike else "`jaxinfer plan --help` lists the cards"
-    example = f"--for {alike[0] if alike else '4090'} --memory 16G"
+    memory = GPUS[kin].free_bytes // GIB if kin else 16
+    example = f"--for {alike[0] if alike else '4090'} --memory {memory}G"
     return f"unknown --for {key!r}, {listed}; for another card name one like it and its memory: {example}"
 
 
 def known_gpu(gpu: Any) -> TargetDevice:
-    """The GPU with what is free on it now; its speed is known if its name is."""
-    words = gpu.name.lower().replace("-", " ").split()
+    """The GPU with what is free on it now; its speed is known if its name is. One with less memory than the card of
+    that name, as an A100 of 40 GB, is not that card.
+    """
+    known = GPUS.get(card_within(gpu.name), TargetDevice("", "gpu", 0, 0.0))
+    key = known.key if gpu.total_bytes >= known.free_bytes * 0.9 else ""
+    return dataclasses.replace(known, device_kind=gpu.name, free_bytes=gpu.free_bytes, key=key)
+
+
+def card_within(name: str) -> str:
+    """The key of the card whose name is a part of this one, the longest of them; "" of none."""
+    words = name.lower().replace("-", " ").split()
     names = {"".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)}
-    known = GPUS.get(max(names & {*GPUS}, key=len, default=""), TargetDevice("", "gpu", 0, 0.0))
-    return dataclasses.replace(known, device_kind=gpu.name, free_bytes=gpu.free_bytes)
+    return max(names & {*GPUS}, key=len, default="")
 
 
 def read_speed(num_bytes: int = 64 * 2**20) -> float:
@@ -161,19 +185,17 @@ def check_device(name: str | None, device: str, sources: Mapping[str, str]) -> N
 
 
 def model_on(
-    config: EngineConfig, facts: Mapping[str, Any], target: TargetDevice
-) -> "tuple[ModelConfig, Family, Backends]":
+    config: EngineConfig, facts: Mapping[str, Any], target: TargetDevice, family: "Family"
+) -> "tuple[ModelConfig, Backends]":
     """The model of a config.json as this device holds it. Raises CheckpointError, and ConfigError where the device has
     no kernels for it.
     """
-    from jaxinfer.models.registry import family_for
     from jaxinfer.runtime.backends import as_computed, as_held
     from jaxinfer.runtime.memory import backends_for
 
-    family = family_for(facts)
     model = as_computed(config, family.model(facts, config.quantization), target)
     backends = backends_for(config, model, target)
-    return as_held(model, backends), family, backends
+    return as_held(model, backends), backends
 
 
 def plan_on(

@@ -212,6 +212,8 @@ class Checklist:
         self._event = first
         self._began_s = time.monotonic() if began_s is None else began_s
         self._cached = 0
+        self._reads = ""  # what is read before the model can serve, while steps are compiled or run
+        self._reads_since_s = 0.0
         self._downloading = False
         self._stopped = False
 
@@ -231,9 +233,17 @@ class Checklist:
         with self._lock:
             if self._closed.is_set():
                 return
+            goes_on = self._event.kind == "compile" or (self._event.kind == "run" and self._steps_are_left())
+            if event.kind == "read" and goes_on:
+                self._reads, self._reads_since_s = event.detail, time.monotonic()
+                return
+            if event.kind in ("serving", "ready"):
+                self._reads = ""
             if event.kind == "serving":  # in the middle of compiling, which goes on
                 self._until_serving = False
-                self._screen.say(f"compile  the smallest steps are compiled after {event.seconds:.1f} s, others follow")
+                if self._event.kind == "compile":
+                    said = f"the smallest steps are compiled after {event.seconds:.1f} s, others follow"
+                    self._screen.say(f"compile  {said}")
                 self._screen.show(self._status())
                 return
             is_next = event.kind == "measure" and event.detail != self._event.detail
@@ -285,17 +295,34 @@ class Checklist:
         elif event.kind == "compile":
             cached = f", {self._cached} from the cache" if self._cached else ""
             self._screen.say(f"compile  {event.done} of {event.total} in {seconds:.1f} s{cached}")
+        elif event.kind == "run" and event.total:
+            self._screen.say(f"run      {event.done} of {event.total} once more in {seconds:.1f} s")
 
     def _status(self) -> str:
+        if not self._reads:
+            return self._stage_status()
+        reads = f"{self._reads}  ({time.monotonic() - self._reads_since_s:.0f} s)"
+        return f"{self._stage_status()}, read {reads}" if self._steps_are_left() else f"read     {reads}"
+
+    def _steps_are_left(self) -> bool:
+        """Of those that are waited for."""
+        return self._event.done < self._num_awaited()
+
+    def _num_awaited(self) -> int:
+        event = self._event
+        return event.num_serving if self._until_serving and event.done <= event.num_serving else event.total
+
+    def _stage_status(self) -> str:
         event, seconds = self._event, time.monotonic() - self._began_s
         if event.kind == "load" and event.total:
             return f"load     {_load_text(event)}"
         if event.kind == "measure" and event.total:
             count = f"{event.done:,} of {event.total:,} {event.detail}"
             return f"measure  {count}  {_bar(event.done / event.total)}  ({seconds:.0f} s)"
-        total = event.num_serving if self._until_serving and event.done <= event.num_serving else event.total
+        total = self._num_awaited()
         count = f"{event.done} of {total}  " if total else ""
-        detail = event.detail or "preparing"  # of compiling, before the first step is done
+        unnamed = "once more" if event.kind == "run" else "preparing"  # of compiling, before the first step is done
+        detail = event.detail or unnamed
         return f"{event.kind:<8} {count}{detail}  ({seconds:.0f} s)"
 
     def _keep_talking(self) -> None:

@@ -124,7 +124,9 @@ class GroupedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with verb_of_faults(ctx):
-            refuse_flag_as_value(ctx, [each for each in self.get_params(ctx) if isinstance(each, click.Option)], args)
+            options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+            args = with_dashes(options, args)
+            refuse_flag_as_value(ctx, options, args)
             own = without_foreign(self, ctx, args)
             keep_given(ctx, own)
             try:
@@ -192,6 +194,20 @@ def _say(line: str, is_quiet: bool) -> None:
         click.echo(line, err=True)
 
 
+def with_dashes(params: Sequence[click.Parameter], args: list[str]) -> list[str]:
+    """The words with the flags of ours that are written with underscores, as vLLM takes them, written with dashes."""
+    options = [param for param in params if isinstance(param, click.Option)]
+    known = {name for option in options for name in option.opts + option.secondary_opts}
+    end = args.index("--") if "--" in args else len(args)
+    written: list[str] = []
+    for word in args[:end]:
+        name, equals, value = word.partition("=")
+        dashed = name.replace("_", "-")
+        is_flag = dashed in known and name.startswith("--")  # behind a flag too, whose value it cannot be
+        written.append(f"{dashed}{equals}{value}" if is_flag else word)
+    return written + args[end:]
+
+
 def without_foreign(command: click.Command, ctx: click.Context, args: list[str]) -> list[str]:
     """The words without those flags of other programs that ask for what is so anyway; standard error names them. Raises
     UsageError for every other flag that other programs have and this verb has not, by its own name.
@@ -253,7 +269,7 @@ class EngineCommand(GroupedCommand):
         self._own = [param.name for param in params if param.name and param.expose_value]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given = [*args]  # click empties the list
+        given = with_dashes(self.get_params(ctx), args)  # click empties the list
         try:
             rest = super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -286,18 +302,23 @@ class EngineCommand(GroupedCommand):
 
 
 def _as_typed(message: str, typed: Mapping[str, str]) -> str:
-    """A message with the flags of settings as the user has spelt them."""
+    """A message with the flags of settings as the user has spelt them. The two of a switch do not mean the same."""
     for name, flag in typed.items():
+        if name in _SWITCHES:
+            continue
         message = re.sub(rf"(?<![\w-]){flag_of(name)}(?![\w-])", flag, message)
     return message
 
 
+_SWITCHES = [name for name, setting in SETTINGS.items() if setting.type is bool]
 _FAULT = "  - "  # begins a line on what stands in a file, whose keys may have the names of settings
 # of more than one word, since the others are words too; no part of a path, a quoted word or a file's "x.toml: NAME";
-# taken with the flag where that stands behind already
+# taken with the flag where that stands behind already, and a switch with the value that it is to have
 _NAMED = re.compile(
-    rf"(?<![\w/.'-])(?<!: )({'|'.join(name for name in SETTINGS if '_' in name)}"
-    r"|(?<=set )(?:quantization|dtype)(?= to )|(?:(?<=out )|(?<=and ))dtype(?= and |, or |$))"
+    rf"\bset ({'|'.join(_SWITCHES)}) to (true|false)\b"
+    rf"|(?<![\w/.'-])(?<!: )({'|'.join(name for name in SETTINGS if '_' in name)}"
+    r"|(?<=set )(?:quantization|dtype)(?= to )|quantization(?= must be | int)"
+    r"|(?:(?<=out )|(?<=and ))dtype(?= and |, or |$))"
     r"(?: \(--[\w-]+\))?(?!\w|/|\.\w)"
 )
 
@@ -309,8 +330,13 @@ def as_given(message: str, sources: Mapping[str, str]) -> str:
     """
 
     def given(found: re.Match[str]) -> str:
-        source = sources.get(found[1], flag_of(found[1]))
-        return source if source.startswith(("--", "JAXINFER_")) else found[1]
+        switch, value, other = found.groups()
+        name = switch or other
+        source = sources.get(name, flag_of(name))
+        if switch and source.startswith("--"):  # which has no value: on is a flag, and off another
+            return f"pass {flag_of(name, off=value == 'false')}"
+        spelt = source if source.startswith(("--", "JAXINFER_")) else name
+        return f"set {spelt} to {value}" if switch else spelt
 
     def line_given(line: str) -> str:
         is_of_file = line.startswith(_FAULT)
@@ -444,7 +470,7 @@ def _option(setting: Setting) -> SettingOption:
     choices = "|".join(setting.choices)
     listed = "" if len(choices) <= MOST_CHOICES else f" One of {', '.join(setting.choices)}."
     option = SettingOption(
-        [setting.name, f"{name}/--no-{name.removeprefix('--')}" if setting.type is bool else name, *flag.also],
+        [setting.name, f"{name}/{flag_of(setting.name, off=True)}" if setting.type is bool else name, *flag.also],
         help=flag.help + listed + (f"  [{'auto' if auto else default}]" if auto or default else ""),
         default=None,
         multiple=setting.type is tuple,

@@ -1,7 +1,7 @@
 """`jaxinfer plan`: what a model needs of a device and what the device could give at best, from config.json alone."""
 
 import contextlib
-import itertools
+import dataclasses
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxinfer.cli.cards import (
+    GIB,
     GPUS,
     TargetDevice,
     check_device,
@@ -54,11 +55,13 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         return list_models(resolved, name, memory)
     with reading("the model and this machine"):
         from jaxinfer.models.quantization_config import unfollowed
+        from jaxinfer.models.registry import family_for
         from jaxinfer.runtime.cures import DoesNotFit
 
         target = choose_target(name, memory, config.device)
         facts, source = facts_of(config)
-        model, family, backends = model_on(config, facts, target)
+        family = family_for(facts)
+        model, backends = model_on(config, facts, target, family)
     settings = [row for row in resolved.rows() if row[0] != "model"]  # the first line names it
     known = [("device", describe(target)), ("architecture", describe_model(model)), *settings]
     if (said := unfollowed(facts)) is not None:
@@ -71,7 +74,11 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         with contextlib.suppress(ConfigError):  # of settings that are at odds nothing can be added up
             needed = needs(config, target, model, family, backends)
         show([("fits", "no"), *known, *needed, *source], [])
-        cures = [*cures_here(error, name is None, memory), *cures_elsewhere(error, config, facts, target, memory)]
+        with reading("which changes and cards would do"):
+            cures = [
+                *cures_here(error, name is None, target, memory),
+                *cures_elsewhere(error, config, facts, family, target, memory),
+            ]
         raise DeviceError(f"{error.fact}; {', or '.join(cures)}") from error
     rows = [row for row in plan.rows() if row[0] != "host pages" or plan.host_pages]
     hidden = {"compiled steps", *(name for name, _ in plan.backends.rows())}
@@ -118,38 +125,55 @@ def free_words(config: EngineConfig, target: TargetDevice) -> str:
     return f"{size_words(usable)}, {share} (gpu_memory_utilization)"
 
 
-def cures_here(error: "DoesNotFit", is_here: bool, memory: str | None) -> Iterator[str]:
+def cures_here(error: "DoesNotFit", is_here: bool, target: TargetDevice, memory: str | None) -> Iterator[str]:
     """What helps on the device that is planned for: settings, or more of its memory, or smaller weights."""
+    from jaxinfer.runtime.cures import with_beside
+
     if error.changes:
-        yield error.changes
-    if memory is not None:
-        yield f"raise --memory, now {memory}"
-    elif is_here and not error.changes:
-        yield error.to_free
+        yield " or ".join(error.changes)
+    if memory is not None and error.to_free:
+        yield with_beside(error.beside, f"raise --memory to {enough_memory(target.free_bytes + error.to_free)}")
+    elif is_here and error.to_free and not error.changes:
+        yield with_beside(error.beside, f"free {size_words(error.to_free)} of memory")
     if error.smaller and not error.changes:
         yield error.smaller
 
 
+def enough_memory(num_bytes: int) -> str:
+    """As a value of --memory that is not less."""
+    return f"{-(-num_bytes // GIB)}G" if num_bytes >= 4 * GIB else f"{-(-num_bytes // 2**20)}M"
+
+
 def cures_elsewhere(
-    error: "DoesNotFit", config: EngineConfig, facts: Mapping[str, Any], target: TargetDevice, memory: str | None
+    error: "DoesNotFit",
+    config: EngineConfig,
+    facts: Mapping[str, Any],
+    family: "Family",
+    target: TargetDevice,
+    memory: str | None,
 ) -> Iterator[str]:
     """Another edition of the model, another card or all of this one, another model."""
     from jaxinfer.models.known import KNOWN
-    from jaxinfer.runtime.cures import without_settings
+    from jaxinfer.models.registry import family_for
     from jaxinfer_kernels.sm90 import HopperGpu
 
     cards: list[str] = []
     if target.platform == "gpu":
         edition = f"{config.model}-FP8"
-        if edition in KNOWN and not error.changes and _holds(config, KNOWN[edition], target):
+        if (
+            edition in KNOWN
+            and not error.changes
+            and _holds(config, KNOWN[edition], family_for(KNOWN[edition]), target)
+        ):
             yield f"take {edition}" + ("" if HopperGpu.of(target) else " (slow on this GPU)")
-        without, names = without_settings(config)
-        own = {key: card for key, card in GPUS.items() if card.device_kind == target.device_kind}
-        among = [own, GPUS] if memory else [{key: card for key, card in GPUS.items() if key not in own}]
-        ways = [(config, list[str]()), *([(without, names)] if names else [])]
-        for others, (changed, left_out) in itertools.product(among, ways):
-            if not cards and (cards := fitting_cards(changed, facts, others)):
-                left_out = [*(["--memory"] if memory else []), *left_out]
+        own = {target.key: dataclasses.replace(target, free_bytes=target.own_bytes or 0)}  # with --memory left out
+        listed = {key: card for key, card in GPUS.items() if key not in own}
+        for others in [own, listed] if memory else [listed]:
+            if cards:
+                break
+            cards, settings = fewest_left_out(config, facts, family, others, is_as_asked=bool(error.changes))
+            if cards:
+                left_out = [*(["--memory"] if memory else []), *settings]
                 change = f"leave out {' and '.join(left_out)}" if left_out else ""
                 card = f"take a card that holds it (--for {', '.join(cards[:3])})" if others is not own else ""
                 yield " and ".join(filter(None, [change, card]))
@@ -158,17 +182,44 @@ def cures_elsewhere(
         yield "choose a smaller model" + (" (no card of --for holds it alone)" if has_none else "")
 
 
-def fitting_cards(config: EngineConfig, facts: Mapping[str, Any], cards: Mapping[str, TargetDevice]) -> list[str]:
+def fewest_left_out(
+    config: EngineConfig,
+    facts: Mapping[str, Any],
+    family: "Family",
+    cards: Mapping[str, TargetDevice],
+    *,
+    is_as_asked: bool,
+) -> tuple[list[str], tuple[str, ...]]:
+    """The cards that hold the model, and the settings to leave out for it, as few as will do. No cards where all that
+    may be left out is not enough.    is_as_asked: leave out nothing, as this device needs no more than that.
+    """
+    from jaxinfer.runtime.cures import sets_of_settings, sets_that_help_most, without
+
+    def able(left_out: tuple[str, ...], among: Mapping[str, TargetDevice]) -> list[str]:
+        return fitting_cards(without(config, left_out), facts, family, among)
+
+    if (found := able((), cards)) or is_as_asked:
+        return found, ()
+    hopeful = {key: cards[key] for left_out in sets_that_help_most(config) for key in able(left_out, cards)}
+    for left_out in sets_of_settings(config) if hopeful else ():
+        if found := able(left_out, hopeful):
+            return found, left_out
+    return [], ()
+
+
+def fitting_cards(
+    config: EngineConfig, facts: Mapping[str, Any], family: "Family", cards: Mapping[str, TargetDevice]
+) -> list[str]:
     """The cards on which these settings have a plan, the smallest first."""
     smallest_first = sorted(cards.items(), key=lambda item: item[1].free_bytes)
-    return [key for key, card in smallest_first if _holds(config, facts, card)]
+    return [key for key, card in smallest_first if _holds(config, facts, family, card)]
 
 
-def _holds(config: EngineConfig, facts: Mapping[str, Any], target: TargetDevice) -> bool:
+def _holds(config: EngineConfig, facts: Mapping[str, Any], family: "Family", target: TargetDevice) -> bool:
     from jaxinfer.runtime.memory import has_plan
 
     with contextlib.suppress(ConfigError):  # of a card without the kernels that were asked for
-        model, family, backends = model_on(config, facts, target)
+        model, backends = model_on(config, facts, target, family)
         free = usable_bytes(config, target)
         return has_plan(config, model, family, platform=target.platform, free=free, backends=backends)
     return False
@@ -239,7 +290,10 @@ def throughput(model: "ModelConfig", plan: "MemoryPlan", target: TargetDevice, d
     if not target.bytes_per_s:
         return [("speed", f"unknown device; one of --for {', '.join(GPUS)} has an estimate")]
     from jaxinfer.cache.spec import ITEMSIZE
+    from jaxinfer.runtime.backends import rounds_activations
 
+    # In fp8 Hopper multiplies twice as fast (H100's data sheet).
+    flops = target.flops and target.flops * (2 if rounds_activations(model, plan.backends) else 1)
     looked_up = 0 if model.tie_embeddings else model.vocab_size * model.hidden_size  # an untied embedding is not read
     read_bytes, params = plan.weights - looked_up * ITEMSIZE[dtype], model.num_params - looked_up
     context, num_together = min(CONTEXT, plan.limits.max_model_len), fitting_sequences(plan)
@@ -248,14 +302,14 @@ def throughput(model: "ModelConfig", plan: "MemoryPlan", target: TargetDevice, d
 
     def decode_tokens_per_s(batch: int) -> float:
         memory_s = (read_bytes + batch * plan.layout.read_bytes(context)) / target.bytes_per_s
-        compute_s = 2 * batch * params / target.flops if target.flops else 0.0
+        compute_s = 2 * batch * params / flops if flops else 0.0
         return batch / max(memory_s, compute_s)
 
     alone, all_together = decode_tokens_per_s(1), decode_tokens_per_s(num_together)
     many = f"{_rate(all_together)} with {num_together} together (context {context:,})"
     rows = [("decode", f"at most {_rate(alone)} tokens/s alone, {many}")]
-    if target.flops:
-        prefill_s = 2 * context * params / target.flops
+    if flops:
+        prefill_s = 2 * context * params / flops
         if prefill_s >= LEAST_S:
             rows.append(("prefill", f"at least {prefill_s * 1e3:.1f} ms for {context:,} tokens"))
     return rows

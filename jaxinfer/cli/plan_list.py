@@ -9,7 +9,7 @@ from jaxinfer.bench.report import columns_of
 from jaxinfer.cli.cards import TargetDevice, choose_target, describe, fits, model_on, plan_on
 from jaxinfer.cli.checklist import reading
 from jaxinfer.cli.options import as_given
-from jaxinfer.config import EngineConfig, Resolved, size_words
+from jaxinfer.config import Resolved, size_words
 from jaxinfer.errors import ConfigError, DeviceError
 
 HEAD = ("NAME", "WEIGHTS", "FITS")
@@ -28,23 +28,25 @@ def list_models(resolved: Resolved, name: str | None, memory: str | None) -> int
         return 0
     with reading("the models' shapes and this machine"):
         target = choose_target(name, memory, resolved.config.device)
-        found = [(model, *fit_of(KNOWN[model], resolved.config, target)) for model in sorted(KNOWN)]
-        rows = [(model, weights, as_given(fit, resolved.sources)) for model, weights, fit in found]
+        rows = [(model, *fit_of(KNOWN[model], resolved, target)) for model in sorted(KNOWN)]
     click.echo(f"{describe(target)}\n{columns_of(HEAD, rows)}")
     return 0
 
 
-def fit_of(facts: Mapping[str, Any], config: EngineConfig, target: TargetDevice) -> tuple[str, str]:
+def fit_of(facts: Mapping[str, Any], resolved: Resolved, target: TargetDevice) -> tuple[str, str]:
     """The bytes of the weights, and whether the model fits."""
     from jaxinfer.models.parameters import num_bytes
-    from jaxinfer.runtime.cures import DoesNotFit
+    from jaxinfer.models.registry import family_for
+    from jaxinfer.runtime.cures import DoesNotFit, missing_words
 
-    weights = "-"
+    weights, config = "-", resolved.config
     try:
-        model, family, backends = model_on(config, facts, target)
+        family = family_for(facts)
+        model, backends = model_on(config, facts, target, family)
         weights = size_words(num_bytes(family.specs(model), config.dtype_for(model.dtype)))
         return weights, fits(model, plan_on(config, target, model, family, backends))
     except DoesNotFit as error:
-        return weights, f"no: {error.changes.partition(', or ')[0] or error.missing or error.fact}"
+        cures = " or ".join(error.changes) or missing_words(error.missing_bytes)
+        return weights, f"no: {as_given(cures, resolved.sources)}"
     except (ConfigError, DeviceError) as error:
-        return weights, f"no: {str(error).partition(', ')[0]}"
+        return weights, f"no: {as_given(str(error), resolved.sources).partition(', ')[0]}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
-    """Print a row for each model; 1 when one cannot be run or a check does not hold."""
+    """Print a row for each model. Returns the code of the first that cannot be run, else 1 where a check fails."""
     models = params["models"] or (resolved.config.model,)
 
     def make(checklist: Checklist) -> "Report":

@@ -9,6 +9,7 @@ import click
 
 from jaxinfer.cli.options import FiniteRange, check_start, server_option
 from jaxinfer.config import EngineConfig
+from jaxinfer.engine.interrupts import interrupts_held
 from jaxinfer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ def transport_for(config: EngineConfig, params: Mapping[str, Any]) -> "AbstractC
     """
     from functools import partial
 
-    from jaxinfer.llm.process import CHILD, starting
+    with interrupts_held():
+        from jaxinfer.llm.process import CHILD, starting
 
     dry_run, step_ms = params["dry_run"], params["dry_run_step_ms"]
     if step_ms is not None and not dry_run:
@@ -31,16 +33,18 @@ def transport_for(config: EngineConfig, params: Mapping[str, Any]) -> "AbstractC
     checked = replace(config, load_format="dummy") if dry_run else config
     check_start(checked, needs_device=not dry_run, max_tokens=params.get("max_tokens"))
     if not params["in_process"]:
-        from jaxinfer.llm.dry_run import MODULE
+        with interrupts_held():
+            from jaxinfer.llm.dry_run import MODULE
 
         return starting(config, (MODULE, str(step_s)) if dry_run else (CHILD,))
-    from jaxinfer.llm.thread import EngineThread
+    with interrupts_held():
+        from jaxinfer.llm.thread import EngineThread
 
-    if dry_run:
-        from jaxinfer.llm.dry_run import start_dry_run
+        if dry_run:
+            from jaxinfer.llm.dry_run import start_dry_run
 
-        return nullcontext(partial(EngineThread, start_core=partial(start_dry_run, step_s=step_s)))
-    from jaxinfer.llm.build import start_core
+            return nullcontext(partial(EngineThread, start_core=partial(start_dry_run, step_s=step_s)))
+        from jaxinfer.llm.build import start_core
 
     return nullcontext(partial(EngineThread, start_core=start_core))
 

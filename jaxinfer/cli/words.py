@@ -25,11 +25,17 @@ def keep_given(ctx: click.Context, args: Sequence[str]) -> None:
 
 
 def typed_flags(command: click.Command, ctx: click.Context) -> dict[str, str]:
-    """The flag of each option that was typed by another long name than its first, by the option's name."""
+    """The flag of each option that was typed by another long name than its first, as a switch that was turned off is,
+    by the option's name."""
     spelt = {word.partition("=")[0] for word in ctx.meta.get(_GIVEN, ())}
     options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
     other = {
-        str(param.name): [flag for flag in param.opts[1:] if flag in spelt and flag[:2] == "--"] for param in options
+        str(param.name): [
+            flag
+            for flag in [*param.opts[1:], *(param.secondary_opts if ctx.params.get(str(param.name)) is False else ())]
+            if flag in spelt and flag[:2] == "--"
+        ]
+        for param in options
     }
     return {name: flags[0] for name, flags in other.items() if flags}
 
@@ -82,9 +88,11 @@ def refuse_stray(command: click.Command, ctx: click.Context, words: Sequence[str
     if "help" in words and not _names_a_model("help"):
         verb = ctx.command_path.partition(" ")[2]
         raise WholeFault(f"there is no model 'help' here; `jaxinfer help {verb}` shows the help of {verb}", ctx)
-    if ctx.command_path.endswith("bench compare") and any(word.endswith(".json") for word in words):
+    files = [word for word in words if word.endswith(".json")]
+    if ctx.command_path.endswith("bench compare") and files:
         law = "bench compare asks two servers, --a URL and --b URL, got a file"
-        raise WholeFault(f"{law}; a verb that measures shows differences: `jaxinfer bench serve --compare FILE`", ctx)
+        old, new = map(shlex.quote, files[:2]) if len(files) > 1 else ("OLD.json", shlex.quote(files[0]))
+        raise WholeFault(f"{law}; of reports write `jaxinfer bench show {new} --compare {old}`", ctx)
     found = {word: stray for word in words if (stray := _stray(word, flags)) is not None}
     if found:
         word, stray = next(iter(found.items()))

@@ -17,13 +17,32 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 
+type _Handler = Callable[[int, FrameType | None], object]
+# where SIGINT is ignored, what Ctrl-C would do, for SIGTERM to do it: of each block of sigterm_as_ctrl_c
+_unheard: list[_Handler] = []
+
+
+def _at_ctrl_c() -> _Handler | None:
+    """What a Ctrl-C does now, or a SIGTERM in its place; None if nobody listens to either."""
+    handler = signal.getsignal(signal.SIGINT)
+    if callable(handler):
+        return handler
+    return _unheard[-1] if _unheard else None
+
+
+def _set_at_ctrl_c(handler: _Handler) -> None:
+    if callable(signal.getsignal(signal.SIGINT)):
+        signal.signal(signal.SIGINT, handler)
+    else:
+        _unheard[-1] = handler
+
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
     """Let a Ctrl-C that comes within be heard at the end, by whom it would have been; a second one at once, for a step
     that does not end. Only the main thread hears any, and only if somebody listens."""
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+    handler = _at_ctrl_c()
+    if threading.current_thread() is not threading.main_thread() or handler is None:
         yield
         return
     came: list[int] = []  # no Event, whose lock a second one would wait for
@@ -33,13 +52,13 @@ def interrupts_held() -> Iterator[None]:
         if len(came) > 1:
             handler(number, frame)
 
-    signal.signal(signal.SIGINT, hold)
+    _set_at_ctrl_c(hold)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        _set_at_ctrl_c(handler)
         if len(came) == 1:
-            signal.raise_signal(signal.SIGINT)
+            handler(signal.SIGINT, None)
 
 
 def run_on[T](runner: "asyncio.Runner", make: "Callable[[], Coroutine[Any, Any, T]]") -> T:
@@ -49,7 +68,7 @@ def run_on[T](runner: "asyncio.Runner", make: "Callable[[], Coroutine[Any, Any, 
     import asyncio
 
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if not is_main or _at_ctrl_c() is not signal.default_int_handler:
         return runner.run(make())
     loop, came, tasks = runner.get_loop(), list[int](), list["asyncio.Task[T]"]()
 
@@ -61,7 +80,7 @@ def run_on[T](runner: "asyncio.Runner", make: "Callable[[], Coroutine[Any, Any, 
             task.cancel()
             loop.call_soon_threadsafe(lambda: None)  # it may wait for its sockets
 
-    signal.signal(signal.SIGINT, cancel)
+    _set_at_ctrl_c(cancel)
     try:
         tasks.append(loop.create_task(make()))
         if came:
@@ -71,7 +90,7 @@ def run_on[T](runner: "asyncio.Runner", make: "Callable[[], Coroutine[Any, Any, 
         if not came:
             raise
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _set_at_ctrl_c(signal.default_int_handler)
     if came:
         raise KeyboardInterrupt
     return result
@@ -88,14 +107,38 @@ def sigterm_as_ctrl_c() -> Iterator[list[int]]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         came.append(number)
-        handler = signal.getsignal(signal.SIGINT)
-        if not callable(handler):
-            raise KeyboardInterrupt
+        handler = _at_ctrl_c()
+        assert handler is not None, "this block has one where SIGINT has none"
         handler(signal.SIGINT, frame)
 
+    is_unheard = not callable(signal.getsignal(signal.SIGINT))
+    if is_unheard:
+        _unheard.append(signal.default_int_handler)
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield came
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if is_unheard:
+            _unheard.pop()
+
+
+@contextlib.contextmanager
+def ended_by_sigterm(said: str) -> Iterator[None]:
+    """Let SIGTERM end the process within as it does unheard, and say this line first."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        _show_cursor()
+        os.write(2, f"{said}\n".encode())
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -123,9 +166,13 @@ def end_now() -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    if os.isatty(2):
-        os.write(2, b"\x1b[?25h")  # a spinner has hidden the cursor
+    _show_cursor()
     os._exit(INTERRUPTED)
+
+
+def _show_cursor() -> None:
+    if os.isatty(2):
+        os.write(2, b"\x1b[?25h")  # a spinner has hidden it
 
 
 @contextlib.contextmanager

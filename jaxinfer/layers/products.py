@@ -14,13 +14,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxinfer_kernels.linear import cpu as cpu_linear
-from jaxinfer_kernels.linear import sm90_large, sm90_medium, sm90_small
+from jaxinfer_kernels.linear import sm90_large, sm90_medium, sm90_small, sm90_w8a8
 from jaxinfer_kernels.linear import xla as xla_linear
 from jaxinfer_kernels.linear.quantized import Quantized
 from jaxinfer_kernels.linear.sm90_large import GateUpTuning
 from jaxinfer_kernels.linear.sm90_medium import DeferredNorm
 from jaxinfer_kernels.linear.sm90_medium_config import MediumTuning, can_defer_norm
 from jaxinfer_kernels.linear.sm90_small_config import SmallTuning
+from jaxinfer_kernels.linear.sm90_w8a8 import W8A8Tuning
 from jaxinfer_kernels.norm import sm90 as sm90_norm
 from jaxinfer_kernels.norm.api import rms_norm as xla_norm
 from jaxinfer_kernels.sm90 import HopperGpu
@@ -72,7 +73,7 @@ class Products:
     linear_residual(x, w, residual, then) -> rows    logits(hidden, w) -> f32[L, V]
 
     rows: an array [T, D], or DeferredNorm.    left: what `linear` and `gate_up` take: an array, or Deferred.
-    w: an array, or Quantized, which XLA, our kernels for CPUs and those of up to 128 rows take.
+    w: an array, or Quantized, which all but `large_products` take.
     then: the norm that is taken of the result next, or None. With one, the result may be DeferredNorm.
     align: rows of a decode step are padded to a multiple of it.
     axis: of the mesh that the step runs over, under shard_map; each device computes with its part of the weights. None:
@@ -173,6 +174,15 @@ def _medium_linear_residual(
     return sm90_medium.linear_residual(x, w, residual, norm=norm.array, layer=norm.index, tuning=tuning)
 
 
+# Rows are rounded to fp8 as weights are, where a step has many (runtime/backends.py).
+
+
+def _w8a8(tuning: W8A8Tuning, x: jax.Array, w: Matrix, *, gated: bool = False) -> jax.Array:
+    if not isinstance(w, Quantized):
+        return xla_linear.gate_up(x, w) if gated else xla_linear.linear(x, w)
+    return sm90_w8a8.product(*sm90_w8a8.rounded(x), w, dtype=x.dtype, gated=gated, tuning=tuning)
+
+
 XLA = Products(rms_norm, _linear, _alone(xla_linear.linear_residual), xla_linear.gate_up)
 CPU = Products(
     rms_norm,
@@ -207,3 +217,11 @@ def large_products(gpu: HopperGpu) -> Products:
     """For prompts: the product whose result is large, with what makes it small."""
     gate_up = functools.partial(sm90_large.gate_up, tuning=GateUpTuning(gpu=gpu))
     return Products(rms_norm, _linear, _alone(xla_linear.linear_residual), gate_up)
+
+
+def w8a8_products(gpu: HopperGpu) -> Products:
+    """For prompts and many rows where weights are in fp8."""
+    product = functools.partial(_w8a8, W8A8Tuning(gpu=gpu))
+    added = _alone(lambda x, w, residual: residual + product(x, w))
+    gate_up = functools.partial(product, gated=True)
+    return Products(rms_norm, functools.partial(_linear, product=product), added, gate_up)

@@ -22,7 +22,7 @@ from jaxinfer.engine.sequence import Add, Forget, Keep, Output
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.admission import Status, check_room, check_status, unavailable
 from jaxinfer.llm.answer import NO_TEXT, Answer, feed
-from jaxinfer.llm.events import Announcer, Event, OnEvent, ignore
+from jaxinfer.llm.events import STAGES, TEXTS, Announcer, Event, OnEvent, ignore
 from jaxinfer.llm.lanes import AT_ONCE_CHARS, Lanes
 from jaxinfer.llm.latency import Latency, timings_of
 from jaxinfer.llm.mailbox import Mailbox
@@ -82,7 +82,7 @@ class AsyncLLM:
         """
         self.config = config
         self.status: Status = "starting"
-        self.progress: Event | None = None  # of the newest start: its latest load or compile
+        self.progress: Event | None = None  # of the newest start: what it does
         self._on_event, self._announce = on_event, Announcer(self._hear)
         self.replicas = Replicas(config, self._announce, new_transport, num_replicas)
         self._ready = asyncio.Event()
@@ -133,7 +133,7 @@ class AsyncLLM:
         raise self._failure
 
     def _hear(self, event: Event) -> None:
-        if event.kind in ("load", "compile"):
+        if event.kind in STAGES:
             self.progress = event
         try:
             self._on_event(event)
@@ -150,6 +150,8 @@ class AsyncLLM:
         with ThreadPoolExecutor(1) as pool:  # beside the engine's start, where it is known already which folder it is
             early = pool.submit(load_text, self.config, folder) if folder else None
             handshake = self.replicas.start(self._outputs.put, self._put_resumption, self._end_all)
+            if early is None or not early.done():
+                self._hear(TEXTS)
             text = early.result() if early else load_text(self.config, Path(handshake.folder))
         self._lanes = Lanes(is_linear=text.tokenizer.is_linear)
         self._started = Started.of(handshake, text)

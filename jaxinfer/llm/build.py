@@ -96,7 +96,7 @@ def _warm_up(runner: DeviceRunner, cache: ExecutableCache | None, on_event: OnEv
 
     def work() -> None:
         try:
-            runner.warm_up(tell, cache)
+            runner.warm_up(tell, cache, lambda name, done, total: on_event(Event("run", name, done, total)))
         except BaseException as error:
             warming.set_exception(error)
         else:

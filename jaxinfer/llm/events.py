@@ -9,9 +9,11 @@ from collections.abc import Callable
 class Event:
     """One sign of progress.
 
-    kind: resolve | plan | load | compile | serving | ready | measure (what a benchmark does).
-    detail: a sentence or a name.    done, total: bytes while loading, executables while compiling, parts of what is
-    measured.
+    kind: resolve | plan | load | compile | run | read | wait | serving | ready | measure (what a benchmark does). Steps
+    run on padding once more when all are compiled, as a GPU's graphs need; the tokenizer is read meanwhile or last; the
+    first of several engines waits for the others.
+    detail: a sentence or a name.    done, total: bytes while loading, executables while compiling or running, engines
+    that are ready while others are waited for, parts of what is measured.
     seconds: how long the part took, or for serving and ready since the start.
     rows: a table of (what, value), for the memory plan.
     cached: the executable that was just made ready came from the cache.
@@ -28,6 +30,9 @@ class Event:
     num_serving: int = 0
 
 
+STAGES = ("load", "compile", "run", "read", "wait")  # kinds of what takes time, for who asks how far a start is
+TEXTS = Event("read", "the tokenizer and the chat template")
+
 OnEvent = Callable[[Event], None]
 
 
@@ -36,7 +41,8 @@ def ignore(event: Event) -> None:
 
 
 class Announcer:
-    """Passes events on, from any thread. That a model serves, and what comes after that, waits for `release`."""
+    """Passes events on, from any thread. That a model serves, or is ready, waits for `release`; what is going on until
+    then does not."""
 
     def __init__(self, on_event: OnEvent) -> None:
         self._on_event = on_event
@@ -46,7 +52,7 @@ class Announcer:
 
     def __call__(self, event: Event) -> None:
         with self._lock:
-            if not self._released and (self._held or event.kind in ("serving", "ready")):
+            if not self._released and event.kind in ("serving", "ready"):
                 self._held.append(event)
             else:
                 self._on_event(event)

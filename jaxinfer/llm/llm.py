@@ -18,7 +18,7 @@ from jaxinfer.llm.answer import NO_TEXT, Answer, feed
 from jaxinfer.llm.borrowed import run_over
 from jaxinfer.llm.build import start_core
 from jaxinfer.llm.core import Core
-from jaxinfer.llm.events import Announcer, OnEvent, ignore
+from jaxinfer.llm.events import TEXTS, Announcer, OnEvent, ignore
 from jaxinfer.llm.outputs import (
     CompletionOutput,
     EmbeddingOutput,
@@ -75,6 +75,7 @@ class LLM:
         announce = Announcer(on_event)
         core = start_core(config, announce)
         core.warming.result()
+        announce(TEXTS)
         try:
             self._own(config, core)
         except BaseException:

@@ -178,8 +178,11 @@ class Replicas:
             told = self._told[kind]
             usable = {replica.index for replica in self._replicas if not replica.is_given_up}
             event = next(reversed(told.values()), None) if usable <= told.keys() else None
+            count = len(usable)
         if event is not None:
             self._on_event(event)
+        elif kind == "ready" and 0 in told:  # whose progress has ended
+            self._on_event(Event("wait", "engines are ready", len(told), count))
 
     def _put(self, replica: _Replica, outputs: list[Output]) -> None:
         if any(output.token_ids or output.embedding for output in outputs):  # ends are no sign that the device works

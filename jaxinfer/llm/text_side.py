@@ -62,11 +62,14 @@ class TextSide:
         )
 
     def _check_ids(self, vocab_size: int) -> None:
-        """That the model has a row for each id which every prompt gets; of added tokens, which few spell, say so."""
+        """That the model has a row for each id which a plain text may get; of added tokens, which few spell, say so."""
         most = f"below the model's vocab_size ({vocab_size})"
         cure = "Use the tokenizer.json of this model, with --tokenizer."
         if (highest := max(self.tokenizer.ids_around, default=0)) >= vocab_size:
             fact = f"the post_processor of tokenizer.json must add token ids {most}, and it adds {highest}"
+            raise CheckpointError(f"{fact}. {cure}")
+        if (highest := self.tokenizer.highest_own_id) >= vocab_size:
+            fact = f"the vocabulary of tokenizer.json must have token ids {most}, and its highest is {highest}"
             raise CheckpointError(f"{fact}. {cure}")
         beyond = sorted(text for text, token_id in self.tokenizer.added_tokens if token_id >= vocab_size)
         if beyond:

@@ -122,7 +122,9 @@ _MODEL = _object(
 )
 
 _START: dict[str, Schema] = {
-    "start": _object({"stage": {"enum": ["load", "compile"]}, "done": _INTEGER, "total": _INTEGER})
+    "start": _object(
+        {"stage": {"enum": ["load", "compile", "run", "read", "wait"]}, "done": _INTEGER, "total": _INTEGER}
+    )
 }
 _SESSION = _object(
     {"id": _STRING, "object": {"const": "session"}, "created": _INTEGER, "status": {"enum": ["idle", "busy"]}}

@@ -32,8 +32,6 @@ MESSAGES_REFUSED: dict[str, Refusal] = {
     "diagnostics": Refusal(),
     "speed": Refusal(("standard",)),
 }
-# They change nothing in the answer; shared beginnings are found again without being marked.
-MESSAGES_IGNORED = frozenset({"metadata", "service_tier", "cache_control", "user_profile_id", "workspace_id"})
 # Hints, and the values that ask for nothing: an agent that sends more of one by habit is told that nobody reads it.
 HINTS: dict[str, tuple[Any, ...]] = {
     "context_management": ({}, {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
@@ -42,6 +40,19 @@ HINTS: dict[str, tuple[Any, ...]] = {
 }
 MESSAGES_SAMPLING = SAMPLING_FIELDS - MESSAGES_REFUSED.keys()
 MAX_TOKENS = Range(0, NUMBERS["max_tokens"].high, "an integer of at least 0 and below 2^63", integer=True)
+
+
+class MessagesIgnored(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields of /v1/messages that change nothing in the answer; shared beginnings are found again without being marked.
+
+    service_tier: other hosts have names of their own.
+    """
+
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    cache_control: dict[str, Any] | None = None
+    user_profile_id: str | None = None
+    workspace_id: str | None = None
 
 
 class AnthropicThinking(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,8 +130,8 @@ def read_message_request(body: dict[str, Any]) -> ChatRequest:
         raise invalid("max_tokens", MAX_TOKENS.law, body["max_tokens"])
     prompt_only = body["max_tokens"] == 0
     required(body, "messages")
-    known = MESSAGES_IGNORED | MESSAGES_SAMPLING | STRUCTURED
-    wire, unknown = read_wire(body, MessagesWire, refused=MESSAGES_REFUSED, also_known=known)
+    known = MESSAGES_SAMPLING | STRUCTURED
+    wire, unknown = read_wire(body, MessagesWire, refused=MESSAGES_REFUSED, also_known=known, ignored=MessagesIgnored)
     conversation = read_conversation(wire.messages, wire.system)
     tools, offered = _read_tools(wire)
     own: dict[str, Any] = {
@@ -147,7 +158,7 @@ def read_message_request(body: dict[str, Any]) -> ChatRequest:
 def read_count_tokens(body: dict[str, Any]) -> CountTokens:
     """Read a /v1/messages/count_tokens request's JSON object. Raises InvalidRequest."""
     required(body, "messages")
-    wire, unknown = read_wire(body, CountTokensWire, refused=MESSAGES_REFUSED, also_known=MESSAGES_IGNORED)
+    wire, unknown = read_wire(body, CountTokensWire, refused=MESSAGES_REFUSED, ignored=MessagesIgnored)
     check_template_kwargs(wire.chat_template_kwargs)
     conversation = read_conversation(wire.messages, wire.system)
     asked, offered = _read_tools(wire)

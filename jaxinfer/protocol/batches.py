@@ -53,7 +53,7 @@ def read_batch(body: dict[str, Any]) -> tuple[BatchWire, tuple[str, ...]]:
         raise invalid("endpoint", f"one of {', '.join(ENDPOINTS)}", body["endpoint"])
     if body["completion_window"] != WINDOW:
         raise invalid("completion_window", WINDOW, body["completion_window"])
-    return read_wire(body, BatchWire, refused=BATCH_REFUSED, also_known=frozenset())
+    return read_wire(body, BatchWire, refused=BATCH_REFUSED, ignored=None)
 
 
 def read_upload(fields: Mapping[str, str]) -> float | None:

@@ -54,5 +54,7 @@ def speaking_of(names: Mapping[str, str], places: Sequence[int] = ()) -> Iterato
         for chat_s, own in names.items():
             begins = "" if "_" in chat_s else "^"  # elsewhere in a message it is a word like others
             message = re.sub(rf"{begins}\b{chat_s}\b", own, message)
-        error.args, error.param = (message,), error.param and names.get(param, param)
+        of_param = (chat_s for chat_s in names if re.match(rf"{re.escape(chat_s)}(?![^.\[])", param))
+        field = max(of_param, key=len, default="")
+        error.args, error.param = (message,), error.param and names.get(field, "") + param[len(field) :]
         raise

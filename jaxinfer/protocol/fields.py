@@ -75,12 +75,43 @@ class OpenAIEnvelope(Envelope, frozen=True, kw_only=True):
     include_metrics: bool = False
 
 
-# They change nothing in the answer, and clients send them by habit: accepted without a warning.
-IGNORED = frozenset(
-    {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
-    | {"prompt_cache_options", "prediction"}
-)
-GENERATING = IGNORED | SAMPLING_FIELDS | STRUCTURED
+Verbosity = Literal["low", "medium", "high"]
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """Much of the answer, which a client knows before."""
+
+    type: Literal["content"]
+    content: str | list[dict[str, Any]]
+
+
+class PromptCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How OpenAI is to keep a prompt."""
+
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: str | None = None
+
+
+class Ignored(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields that change nothing in the answer, and that clients send by habit. Another type than OpenAI's API has is
+    refused, and so is a word that it has not, so that a client learns of its mistake here too. Tiers and lifetimes are
+    named by other hosts too, and become more: any text is taken, as is any object for metadata.
+    """
+
+    user: str | None = None
+    store: bool | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None  # the second in older clients
+    prompt_cache_options: PromptCacheOptions | None = None
+    prediction: Prediction | None = None
+    verbosity: Verbosity | None = None
+
+
+TOLD = frozenset({"verbosity"})  # a wish that no open model can be held to: the answer says that nobody reads it
+GENERATING = SAMPLING_FIELDS | STRUCTURED
 # Known from OpenAI, vLLM, SGLang or llama.cpp, for chat and completions alike.
 REFUSED: dict[str, Refusal] = {
     "use_beam_search": Refusal((False,)),
@@ -111,16 +142,32 @@ REFUSED: dict[str, Refusal] = {
 
 
 def read_wire[Wire: msgspec.Struct](
-    body: dict[str, Any], wire: type[Wire], *, refused: dict[str, Refusal], also_known: frozenset[str] = IGNORED
+    body: dict[str, Any],
+    wire: type[Wire],
+    *,
+    refused: dict[str, Refusal],
+    also_known: frozenset[str] = frozenset(),
+    ignored: type[msgspec.Struct] | None = Ignored,
 ) -> tuple[Wire, tuple[str, ...]]:
-    """A body's wire type, and the names that nobody reads. Raises InvalidRequest for a refused field."""
+    """A body's wire type, and the names that nobody reads. also_known: names that are read elsewhere.    ignored: the
+    fields that are looked at and have no effect. Raises InvalidRequest for a refused field and for a value of a wrong
+    type.
+    """
     given = {name: value for name, value in body.items() if value is not None}
     for name in sorted(given.keys() & refused.keys()):
         check_refused(name, given[name], refused[name])
     own = wire.__struct_fields__
     request = convert({name: value for name, value in given.items() if name in own}, wire)
-    others = (name for name in given if name not in own and name not in refused)
+    others = {name: value for name, value in given.items() if name not in own and name not in refused}
+    if ignored is not None:
+        convert({name: value for name, value in others.items() if name in ignored.__struct_fields__}, ignored)
+        also_known = also_known | ignored_by(ignored)
     return request, tuple(name for name in others if name not in also_known)
+
+
+def ignored_by(ignored: type[msgspec.Struct]) -> frozenset[str]:
+    """The names of those fields that no warning tells of."""
+    return frozenset(ignored.__struct_fields__) - TOLD
 
 
 def read_sampling(body: dict[str, Any], *, refused: dict[str, Refusal]) -> SamplingParams:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.carried import speaking_of
 from jaxinfer.protocol.chat import ChatRequest, num_logprobs, read_chat
 from jaxinfer.protocol.closed_schema import close_objects
@@ -108,6 +109,12 @@ class ShowWire(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
+class ShowIgnored(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields of that request that change nothing. verbose: asks for the list of tensors; no answer has it."""
+
+    verbose: bool | None = None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Generating:
     """A request of chat or generate. request: in our words; None where the model is only to be loaded, or
@@ -173,16 +180,18 @@ def read_old_embedding(
     return dataclasses.replace(found, unknown=unknown + _unread_options(wire, max_model_len, frozenset()))
 
 
-def read_show(body: dict[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+def read_show(body: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     """The model that is meant, and the names of fields nobody reads. Raises InvalidRequest."""
-    wire, unknown = read_wire(body, ShowWire, refused={}, also_known=frozenset({"verbose"}))
-    return wire.model or wire.name, unknown
+    wire, unknown = read_wire(body, ShowWire, refused={}, ignored=ShowIgnored)
+    if not (name := wire.model or wire.name):
+        raise InvalidRequest("model is required", param="model")  # Ollama's words
+    return name, unknown
 
 
 def _read[Wire: OllamaWire](
     body: dict[str, Any], wire: type[Wire], refused: dict[str, Refusal]
 ) -> tuple[Wire, tuple[str, ...]]:
-    return read_wire(body, wire, refused=refused, also_known=frozenset())
+    return read_wire(body, wire, refused=refused, ignored=None)
 
 
 def _generating(wire: GeneratingWire, max_model_len: int) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -8,12 +8,12 @@ import msgspec
 
 from jaxinfer.protocol.carried import OTHERS_REFUSED, carried, speaking_of
 from jaxinfer.protocol.chat import ChatRequest, Effort, read_chat
-from jaxinfer.protocol.fields import GENERATING, Envelope, Refusal, read_wire, required
+from jaxinfer.protocol.fields import GENERATING, Envelope, Refusal, Verbosity, read_wire, required
 from jaxinfer.protocol.flat_tools import RESPONSES, flat, nested, nested_choice
 from jaxinfer.protocol.response_calls import Item
 from jaxinfer.protocol.response_items import Messages, read_input
 from jaxinfer.protocol.sampling import GenerationDefaults
-from jaxinfer.protocol.validate import MAX_LOGPROBS, Range, invalid
+from jaxinfer.protocol.validate import MAX_LOGPROBS, Range, convert, invalid
 
 Key = Annotated[str, msgspec.Meta(max_length=64)]
 Metadata = Annotated[dict[Key, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=16)]
@@ -62,11 +62,21 @@ class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reasoning(msgspec.Struct, frozen=True, kw_only=True):
-    """effort: as chat's reasoning_effort.    summary: how a client wants them told; none is made, the thoughts come."""
+    """effort: as chat's reasoning_effort.    summary: how a client wants them told; none is made, the thoughts come.
+
+    context: the turns whose reasoning the model sees; its template decides, this field has no effect.
+    """
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
+
+
+class TextWishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What `text` says beside the format."""
+
+    verbosity: Verbosity | None = None
 
 
 class ResponseWire(Envelope, frozen=True, kw_only=True):
@@ -176,6 +186,7 @@ def read_response_request(
 
 def _format(text: dict[str, Any]) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     """What the answer must be, and the names beside it: verbosity is a wish, in chat a field that nobody reads."""
+    convert(text, TextWishes, at="text")
     form = text.get("format")
     if form is not None and not isinstance(form, dict):
         raise invalid("text.format", "an object", form)

@@ -10,13 +10,13 @@ import msgspec
 from jaxinfer.protocol.abort import REFUSED as ABORT_REFUSED
 from jaxinfer.protocol.abort import AbortWire
 from jaxinfer.protocol.anthropic import MAX_TOKENS as MESSAGES_MAX_TOKENS
-from jaxinfer.protocol.anthropic import MESSAGES_IGNORED, MESSAGES_REFUSED, CountTokensWire, MessagesWire
+from jaxinfer.protocol.anthropic import MESSAGES_REFUSED, CountTokensWire, MessagesIgnored, MessagesWire
 from jaxinfer.protocol.anthropic_blocks import DIALECT as ANTHROPIC
 from jaxinfer.protocol.batches import BATCH_REFUSED, FILE_UPLOAD, BatchWire
 from jaxinfer.protocol.chat import CHAT_REFUSED, ChatWire
 from jaxinfer.protocol.completions import COMPLETION_REFUSED, MAX_PROMPTS, CompletionWire
 from jaxinfer.protocol.embeddings import EMBEDDING_REFUSED, MAX_INPUTS, SCORE_REFUSED, EmbeddingWire, ScoreWire
-from jaxinfer.protocol.fields import IGNORED, LEAVE_OUT, NO_LIMIT, SAMPLING_FIELDS, Refusal
+from jaxinfer.protocol.fields import LEAVE_OUT, NO_LIMIT, SAMPLING_FIELDS, Ignored, Refusal
 from jaxinfer.protocol.meanings import MEANINGS
 from jaxinfer.protocol.messages import CHAT, MAX_MESSAGES, Dialect
 from jaxinfer.protocol.ollama import CHAT_REFUSED as OLLAMA_REFUSED
@@ -27,6 +27,7 @@ from jaxinfer.protocol.ollama import (
     OldEmbedWire,
     OllamaChatWire,
     OllamaEmbedWire,
+    ShowIgnored,
     ShowWire,
 )
 from jaxinfer.protocol.open_responses import RESPONSE_REFUSED, ResponseWire
@@ -375,10 +376,10 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
             MESSAGES_REFUSED,
             sampling | {"max_tokens": _of_range(MESSAGES_MAX_TOKENS)},
             required=["messages", "max_tokens"],
-            ignored=MESSAGES_IGNORED,
+            ignored=MessagesIgnored,
         ),
         "CountTokensRequest": _body(
-            CountTokensWire, anthropic, MESSAGES_REFUSED, {}, required=["messages"], ignored=MESSAGES_IGNORED
+            CountTokensWire, anthropic, MESSAGES_REFUSED, {}, required=["messages"], ignored=MessagesIgnored
         ),
         "EmbeddingRequest": _body(EmbeddingWire, embedding, EMBEDDING_REFUSED, {}, required=["input"]),
         "ScoreRequest": _body(ScoreWire, known, SCORE_REFUSED, {}, required=["text_1", "text_2"]),
@@ -393,7 +394,7 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
             BATCH_REFUSED,
             {},
             required=["input_file_id", "endpoint", "completion_window"],
-            ignored=frozenset(),
+            ignored=None,
         ),
         "FileUpload": FILE_UPLOAD,
     }
@@ -406,7 +407,7 @@ def _ollama(known: dict[str, Schema], inputs: Schema) -> dict[str, Schema]:
     fields: dict[str, Schema] = {"format": form, "think": think, "model": {"type": "string"}}
     chat = fields | {"messages": _messages(OLLAMA), "tools": {"type": "array", "items": _TOOL}}
     text: dict[str, Schema] = {"prompt": {"type": "string"}}
-    kept: dict[str, Any] = {"ignored": frozenset()}
+    kept: dict[str, Any] = {"ignored": None}
     return {
         "OllamaChatRequest": _body(OllamaChatWire, chat, OLLAMA_REFUSED, {}, required=[], **kept),
         "GenerateRequest": _body(GenerateWire, fields | text, GENERATE_REFUSED, {}, required=[], **kept),
@@ -414,7 +415,8 @@ def _ollama(known: dict[str, Schema], inputs: Schema) -> dict[str, Schema]:
         "OldEmbedRequest": _body(
             OldEmbedWire, known | {"prompt": {"type": "string", "minLength": 1}}, {}, {}, required=["prompt"], **kept
         ),
-        "ShowRequest": _body(ShowWire, fields, {}, {}, required=[], ignored=frozenset({"verbose"})),
+        "ShowRequest": _body(ShowWire, fields, {}, {}, required=[], ignored=ShowIgnored)
+        | {"anyOf": [{"required": ["model"]}, {"required": ["name"]}]},
     }
 
 
@@ -425,16 +427,19 @@ def _body(
     sampling: dict[str, Schema],
     *,
     required: list[str],
-    ignored: frozenset[str] = IGNORED,
+    ignored: type[msgspec.Struct] | None = Ignored,
 ) -> Schema:
     """A route's own fields win over what a table says for all routes; unknown ones are accepted with a warning."""
     wired = {field.name: _field(wire, field.name, known) for field in msgspec.structs.fields(wire)}
-    without_effect: dict[str, Schema] = {name: {"description": NO_EFFECT} for name in sorted(ignored)}
+    others = () if ignored is None else msgspec.structs.fields(ignored)
+    without_effect = {field.name: _inlined(msgspec.json.schema(field.type)) for field in others}
     neutral = {name: _of_refusal(refusal) for name, refusal in refused.items() if name not in wired}
     properties = {**without_effect, **sampling, **neutral, **wired}
     nullable = {name: _or_null(schema) if name not in required else schema for name, schema in properties.items()}
     for name in wired.keys() | sampling.keys():
         nullable[name] = {"description": MEANINGS[name]} | nullable[name]
+    for name in without_effect.keys() - wired.keys() - sampling.keys() - neutral.keys():
+        nullable[name] = {"description": NO_EFFECT, **without_effect[name]}
     return {"type": "object", "properties": nullable, "required": required, "additionalProperties": True}
 
 

@@ -8,10 +8,11 @@ import functools
 import numbers
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+import msgspec.inspect
 import numpy as np
 
 from jaxinfer.errors import InvalidRequest, TooLong
@@ -130,6 +131,9 @@ def validate_prompt_ids(ids: Any, *, vocab_size: int, param: str = "prompt") -> 
     return ids if isinstance(ids, list) else list(ids)
 
 
+_OF_THE_MODEL = "take the ids of this model's tokenizer, and of a text leave out what spells this one"
+
+
 def check_prompt_ids(ids: Any, *, vocab_size: int, param: str = "prompt") -> None:
     """Raise InvalidRequest unless `validate_prompt_ids` would return them; they may be u32[n] too."""
     if not isinstance(ids, list | tuple) and not (isinstance(ids, array) and ids.typecode == "I"):
@@ -216,7 +220,7 @@ def _check_ids(ids: Sequence[Any], vocab_size: int, param: str) -> None:
         for position, token_id in enumerate(piece, start):
             if not allowed.allows(token_id):
                 given = Verbatim(f"{show(token_id)} at position {position}")
-                raise invalid(param, allowed.law, given, cure="take the ids of this model's tokenizer")
+                raise invalid(param, allowed.law, given, cure=_OF_THE_MODEL)
 
 
 def _are_ids(ids: Sequence[Any], vocab_size: int) -> bool:
@@ -306,7 +310,9 @@ def check_unicode(value: Any, name: str) -> None:
 
 
 _GOT = re.compile(r"must be (.*), got .*", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.*)`")
 _CHOICE = re.compile(r"Invalid enum value (.*)", re.DOTALL)
+_STEP = re.compile(r"\.(?P<name>\w+)|\[[^\]]*\]")  # of a path
 _TYPES = re.compile(r"`(\w+(?: \| \w+)*)`")
 _WORDS = {"str": "a string", "int": "an integer", "float": "a number", "bool": "true or false", "null": "null"}
 _WORDS |= {"array": "an array", "object": "an object"}
@@ -316,6 +322,28 @@ def _in_words(types: re.Match[str]) -> str:
     """The types that msgspec lists; a field's name stays as it is."""
     names = types[1].split(" | ")
     return " or ".join(_WORDS[name] for name in names) if _WORDS.keys() >= set(names) else types[0]
+
+
+def _words_at(wire_type: type[Any], path: str) -> list[Any]:
+    """The words of which a value must be one. path: of that value, as msgspec writes it."""
+    kinds = [*_kinds_of(msgspec.inspect.type_info(wire_type))]
+    for step in _STEP.finditer(path):
+        kinds = [one for kind in kinds for inner in _inner(kind, step["name"]) for one in _kinds_of(inner)]
+    return [word for kind in kinds if isinstance(kind, msgspec.inspect.LiteralType) for word in kind.values]
+
+
+def _kinds_of(kind: msgspec.inspect.Type) -> Sequence[msgspec.inspect.Type]:
+    """Those of a union, or itself."""
+    return kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
+
+
+def _inner(kind: msgspec.inspect.Type, name: str | None) -> Iterator[msgspec.inspect.Type]:
+    """The types of what it holds. name: of a field; None: of a list's or a dict's items."""
+    match kind:
+        case msgspec.inspect.StructType(fields=fields) | msgspec.inspect.TypedDictType(fields=fields):
+            yield from (field.type for field in fields if field.name == name)
+        case msgspec.inspect.ListType(item_type=inner) | msgspec.inspect.DictType(value_type=inner):
+            yield inner
 
 
 def convert(value: Any, wire_type: type[Any], *, at: str = "") -> Any:
@@ -328,7 +356,13 @@ def convert(value: Any, wire_type: type[Any], *, at: str = "") -> Any:
     except msgspec.ValidationError as error:
         fault, _, path = str(error).partition(" - at `$")
         param = (at + path.rstrip("`")).lstrip(".") or at or None
+        if missing := _MISSING.fullmatch(fault):
+            param = f"{param}.{missing[1]}" if param else missing[1]
+            message = f"{param} must be given; send it"
+            raise InvalidRequest(message, param=param, code="missing_required_parameter") from error
         law = _TYPES.sub(_in_words, fault.replace("Expected", "must be", 1))
         law = _GOT.sub(r"\g<0>; send \1", law)
-        law = _CHOICE.sub(r"must be one of the values that /docs names, got \1; take one of them", law)
+        if choice := _CHOICE.fullmatch(law):
+            words = ", ".join(map(str, _words_at(wire_type, path)))
+            law = f"must be one of {words}, got {choice[1]}; take one of them"
         raise InvalidRequest(f"{param or 'the body'} {law}", param=param, code="invalid_type") from error

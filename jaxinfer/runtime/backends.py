@@ -21,8 +21,9 @@ from jaxinfer.layers.products import (
     medium_products,
     sequence_products,
     small_products,
+    w8a8_products,
 )
-from jaxinfer.layers.spec import Attention, Dense
+from jaxinfer.layers.spec import Attention
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.published import Fp8
 from jaxinfer.runtime.buckets import Decode
@@ -35,7 +36,7 @@ from jaxinfer_kernels.attention.sm90_extend import ExtendTuning
 from jaxinfer_kernels.cpu import Isa
 from jaxinfer_kernels.launch import ffi
 from jaxinfer_kernels.linear import cpu as cpu_linear
-from jaxinfer_kernels.linear import sm90_large, sm90_medium_config, sm90_small_config
+from jaxinfer_kernels.linear import sm90_large, sm90_medium_config, sm90_small_config, sm90_w8a8
 from jaxinfer_kernels.sampling import sm90_argmax, sm90_draw
 from jaxinfer_kernels.sm90 import CAPABILITY, HopperGpu
 
@@ -45,6 +46,7 @@ SMALL_ROWS = 16  # sm90_small up to so many
 MEDIUM_ROWS = 128  # sm90_medium up to so many, of a model
 NARROW = 2048  # as wide as this
 NARROW_ROWS = 256  # and in a launch sequence up to so many: 4,096 wide, cuBLAS is faster at 256 rows
+WIDENED_ROWS = 64  # of weights in fp8, which the others widen: sm90_w8a8 for more
 LARGE_ROWS = 1024  # sm90_large from so many on
 CPU_ROWS = 8  # cpu up to so many, where the processor has no AMX and weights are bfloat16
 
@@ -159,9 +161,7 @@ def choose_backends(
     if gpu is None:
         return XLA_ONLY
     few = linears_supported(model, kind, gpu)
-    many = not model.is_quantized and all(
-        mlp.gated and sm90_large.supported(LARGE_ROWS, 2 * mlp.width, model.hidden_size, kind) for mlp in _mlps(model)
-    )
+    many = few and _in_fp8_supported(model, kind) if model.is_quantized else _gates_supported(model, kind)
     masks, sampling = sm90_argmax.masks_supported(model.vocab_size), sm90_draw.supported(model.vocab_size)
     launches = Launches.SEQUENCE if decode and few and ffi.available() else Launches.SINGLE
     ops = (decode, extend, few, many, masks, sampling)
@@ -198,6 +198,17 @@ def as_held(model: ModelConfig, backends: Backends) -> ModelConfig:
     return dataclasses.replace(model, quantization="int8")
 
 
+def rounds_activations(model: ModelConfig, backends: Backends) -> bool:
+    """Whether steps of more than WIDENED_ROWS rows multiply in fp8, activations too."""
+    return model.is_quantized and backends.extend_linear is Backend.MOSAIC
+
+
+def widens(backends: Backends) -> bool:
+    """Whether XLA widens quantized weights in some step. Outside of a launch sequence it does q's, k's and v's."""
+    ops = backends.decode_linear, backends.extend_linear
+    return Backend.XLA in ops or (Backend.MOSAIC in ops and backends.launches is Launches.SINGLE)
+
+
 def head_products(backends: Backends) -> Products:
     """What computes logits."""
     return CPU if backends.decode_linear is Backend.CPU else XLA
@@ -208,27 +219,48 @@ def _decodes(mixer: Attention, page_size: int, dtype: jnp.dtype, gpu: HopperGpu)
     return mixer.window is None and sm90_decode_config.supported(*shape, page_size, dtype, gpu)
 
 
-def _mlps(model: ModelConfig) -> set[Dense]:
-    return {layer.mlp for layer in model.layers}
+def _gates_supported(model: ModelConfig, dtype: jnp.dtype) -> bool:
+    """Whether the Mosaic kernel of prompts can run the first products of all MLPs."""
+    mlps = {layer.mlp for layer in model.layers}
+    shapes = [(LARGE_ROWS, 2 * mlp.width, model.hidden_size, dtype) for mlp in mlps if mlp.gated]
+    return len(shapes) == len(mlps) and all(itertools.starmap(sm90_large.supported, shapes))
+
+
+def _in_fp8_supported(model: ModelConfig, dtype: jnp.dtype) -> bool:
+    """Whether the Mosaic kernels in fp8 of many rows can run all of a quantized model's."""
+    schemes = _schemes_of_fp8(model)
+    return schemes is not None and all(
+        sm90_w8a8.supported(sum(rows), columns, dtype, scheme.block(rows, columns))
+        for (rows, columns), scheme in itertools.product(_products_of(model), schemes)
+    )
 
 
 def linears_supported(model: ModelConfig, dtype: jnp.dtype, gpu: HopperGpu) -> bool:
     """Whether the Mosaic linear layers of few rows can run all of a model's."""
-    schemes: list[Fp8 | None] = [None]  # of quantized models too, which may leave modules as they are
-    if model.is_quantized:
-        published = model.published.schemes if model.published else ()
-        schemes += [scheme for scheme in published if isinstance(scheme, Fp8)]
-        if len(schemes) != 1 + len(published) or not published:
-            return False
-    d = model.hidden_size
-    shapes = {shape for layer in model.layers for part in (layer.mixer, layer.mlp) for shape in part.products(d)}
+    quantized = _schemes_of_fp8(model)
+    if quantized is None:
+        return False
 
     def run(rows: Sequence[int], columns: int, scheme: Fp8 | None) -> bool:
         shape, shared = (sum(rows), columns, dtype), scheme and scheme.block(rows, columns)
         small = sm90_small_config.supported(SMALL_ROWS, *shape, gpu, shared)
         return small and sm90_medium_config.supported(MEDIUM_ROWS, *shape, shared)
 
-    return all(run(*shape, scheme) for shape, scheme in itertools.product(shapes, schemes))
+    # A quantized model may leave modules as they are.
+    return all(run(*shape, scheme) for shape, scheme in itertools.product(_products_of(model), (None, *quantized)))
+
+
+def _schemes_of_fp8(model: ModelConfig) -> tuple[Fp8, ...] | None:
+    """How a model's matrices are stored, none where it is not quantized; None where one is not in fp8."""
+    published = model.published.schemes if model.published else ()
+    schemes = tuple(scheme for scheme in published if isinstance(scheme, Fp8))
+    return schemes if len(schemes) == len(published) and bool(published) == model.is_quantized else None
+
+
+def _products_of(model: ModelConfig) -> set[tuple[Sequence[int], int]]:
+    """Rows of the members, and columns, of all layers' matrices."""
+    width = model.hidden_size
+    return {shape for layer in model.layers for part in (layer.mixer, layer.mlp) for shape in part.products(width)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,6 +322,8 @@ def _products_of_prompts(model: ModelConfig, backends: Backends, key: ExtendBuck
 def _products(model: ModelConfig, backends: Backends, rows: int, *, sequence: bool) -> Products:
     if backends.decode_linear is Backend.CPU:
         return CPU if backends.isa is Isa.AMX or rows <= CPU_ROWS or model.quantization else XLA
+    if rows > WIDENED_ROWS and model.is_quantized:
+        return w8a8_products(backends.of_sm90) if rounds_activations(model, backends) else XLA
     if rows >= LARGE_ROWS:
         large = backends.extend_linear is Backend.MOSAIC and rows % sm90_large.TILE_ROWS == 0
         return large_products(backends.of_sm90) if large else XLA
@@ -303,4 +337,6 @@ def _products(model: ModelConfig, backends: Backends, rows: int, *, sequence: bo
 
 def _most_in_sequence(model: ModelConfig) -> int:
     """Rows, or tokens of an extend step, up to which the layers of a step can be one launch sequence."""
-    return NARROW_ROWS if model.hidden_size <= NARROW and not model.is_quantized else MEDIUM_ROWS
+    if model.is_quantized:
+        return WIDENED_ROWS
+    return NARROW_ROWS if model.hidden_size <= NARROW else MEDIUM_ROWS

@@ -1,12 +1,10 @@
 """The memory plan: from the settings, the model and the free bytes to Limits, before anything is allocated."""
 
-import collections
 import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 
 import jax
 
@@ -16,9 +14,9 @@ from jaxinfer.config import EngineConfig, ExtendBucket, Limits, counted
 from jaxinfer.config import size_words as _size
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.parameters import num_bytes, quantized_matrices
+from jaxinfer.models.parameters import num_bytes
 from jaxinfer.models.registry import Family
-from jaxinfer.runtime.backends import MEDIUM_ROWS, XLA_ONLY, Backend, Backends, Described, choose_backends
+from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, Described, choose_backends, widens
 from jaxinfer.runtime.buckets import (
     Decode,
     decode_buckets,
@@ -27,34 +25,37 @@ from jaxinfer.runtime.buckets import (
     draw_sizes,
     extend_buckets,
 )
-from jaxinfer.runtime.cures import SLACK, DoesNotFit, Unlawful, changes_that_fit, lowered, smaller_weights
+from jaxinfer.runtime.cures import (
+    SLACK,
+    DoesNotFit,
+    Unlawful,
+    change_words,
+    changes_that_fit,
+    lowered,
+    missing_words,
+    rounded_up,
+    smaller_weights,
+    with_beside,
+)
+from jaxinfer.runtime.defaults import (
+    CPU_SHARE,
+    STEP_SHARE,
+    Defaults,
+    batched_tokens,
+    choices_for,
+    longest_sequence,
+    num_seqs,
+    page_size_for,
+)
+from jaxinfer.runtime.held_words import held_words
 from jaxinfer.runtime.moving import staged_bytes
 from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.temporaries import step_bytes, widened_bytes
-from jaxinfer_kernels.linear.quantized import Quantized
 
 GIB = 2**30
-_CPU_SHARE, _CPU_MOST = 1 / 4, 4 * GIB  # of the free memory for pages that nobody asked for: others use it too
+_CPU_MOST = 4 * GIB  # for pages that nobody asked for, as is CPU_SHARE of the free memory: others use it too
 _HOST_BYTES, _CPU_HOST_SHARE = 2 * GIB, 1 / 8  # for pages that the pool has no room for; at most of a CPU's free memory
 _GPU_RESERVE = GIB // 2  # CUDA graphs, the collective and library workspaces inside JAX's pool
-
-
-@dataclasses.dataclass(frozen=True)
-class Defaults:
-    """What is chosen where the user set nothing."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    page_size: int
-
-
-# A device takes the first of these whose temporaries need at most _STEP_SHARE of what the weights leave.
-# A CPU step of 256 prompt tokens is as efficient as a longer one and keeps running streams waiting half as long.
-CPU = tuple(Defaults(tokens // 16, tokens, page_size=16) for tokens in (256, 128, 64, 32, 16))
-# A card that the model nearly fills keeps its memory for pages. A larger step computes prompts no faster there
-# (decision 0017).
-GPU = tuple(Defaults(min(256, tokens // 16), tokens, page_size=64) for tokens in (8192, 4096, 2048, 1024, 512))
-_STEP_SHARE = {"cpu": 1 - _CPU_SHARE, "gpu": 1 / 4}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,9 @@ class Needs:
     by_context: bool
     decode_buckets: tuple[int, ...]
     extend_buckets: tuple[ExtendBucket, ...]
+    longest: int  # tokens of a sequence at most
     needed_tokens: int  # of one sequence: what max_model_len asks for, else without which nothing runs
+    is_lean: bool  # whether the temporaries leave enough for pages
 
     @property
     def left(self) -> int:
@@ -177,15 +180,6 @@ def backends_for(config: EngineConfig, model: ModelConfig, device: Described) ->
     return choose_backends(config.attention_backend, model, dtype, page_size, device)
 
 
-def page_size_for(config: EngineConfig, platform: str) -> int:
-    """Tokens of a page."""
-    return config.page_size or _choices(platform)[0].page_size
-
-
-def _choices(platform: str) -> tuple[Defaults, ...]:
-    return CPU if platform == "cpu" else GPU
-
-
 def plan_for(
     config: EngineConfig,
     model: ModelConfig,
@@ -197,38 +191,47 @@ def plan_for(
 ) -> MemoryPlan:
     """The plan for `free` bytes on a platform ("cpu" or "gpu"); nothing here needs the device itself.
 
-    Raises DeviceError with the settings as the first cure that take the memory, if any do, and ConfigError with a value
-    that fits too, if one does.
+    Raises DeviceError with the settings as the first cure that take the memory, if any do, and ConfigError for settings
+    at odds with each other, with changes that fit too. What is told to do has been tried.
     """
     of_whole = free / config.gpu_memory_utilization if platform == "gpu" else free
 
     def fits(changed: EngineConfig, slack: int) -> bool:
         share = changed.gpu_memory_utilization if platform == "gpu" else 1
-        free = int(of_whole * share) - slack
+        free = int((of_whole - slack) * share)
         return has_plan(changed, model, family, platform=platform, free=free, backends=backends)
 
     try:
         return _plan(config, model, family, platform=platform, free=free, backends=backends)
     except Unlawful as error:
-        lawful = dataclasses.replace(config, **{error.setting: error.lawful})
-        fact, changes = str(error).partition("; ")[0], "" if fits(lawful, SLACK) else changes_that_fit(config, fits)
-        if changes:
-            raise ConfigError(f"{fact}; {changes}") from error
-        try:
-            plan_for(lawful, model, family, platform=platform, free=free, backends=backends)
-        except DoesNotFit as other:
-            raise other.with_cures(fact=f"{fact}; and with {error.lawful} {other.fact}") from error
-        except ConfigError as other:
-            raise ConfigError(f"{fact}; and with {error.lawful} {other}") from error
-        raise ConfigError(str(error)) from error
+        if changes := changes_that_fit(config, error.values, fits):
+            raise Unlawful(error.fact, error.values, changes) from error
+        plan_lawful = partial(plan_for, model=model, family=family, platform=platform, free=free, backends=backends)
+        raise _refusal_beside(error, config, plan_lawful) from error
     except DoesNotFit as error:
-        if error.changes:
-            raise
-        if changes := changes_that_fit(config, fits):
-            raise error.with_cures(changes=changes) from error
+        share = config.gpu_memory_utilization if platform == "gpu" else 1
+        to_free = rounded_up(math.ceil(rounded_up(error.missing_bytes) / share))
+        to_free = to_free if fits(config, -to_free) else 0
+        changes = changes_that_fit(config, error.values, fits)
         fits_smaller = partial(has_plan, family=family, platform=platform, free=free - SLACK)
-        smaller = smaller_weights(config, model, platform, backends, fits_smaller)
-        raise error.with_cures(smaller=smaller) from error
+        smaller = "" if changes else smaller_weights(config, model, platform, backends, fits_smaller)
+        raise error.with_cures(changes=changes, smaller=smaller, to_free=to_free) from error
+
+
+def _refusal_beside(
+    error: Unlawful, config: EngineConfig, plan: Callable[[EngineConfig], MemoryPlan]
+) -> Unlawful | DoesNotFit:
+    """What to raise where no change alone makes a setting fit: with the lawful value its next fault and its cures."""
+    setting, lawful = next(iter(error.values.items()))
+    beside = change_words(config, setting, lawful)
+    try:
+        plan(dataclasses.replace(config, **{setting: lawful}))
+    except DoesNotFit as other:
+        return other.with_cures(fact=f"{error.fact}; and with {lawful} {other.fact}", beside=beside)
+    except Unlawful as other:
+        changes = [with_beside(beside, change) for change in other.changes]
+        return Unlawful(f"{error.fact}; and with {lawful} {other.fact}", error.values, changes)
+    return error
 
 
 def has_plan(
@@ -236,7 +239,8 @@ def has_plan(
 ) -> bool:
     """Whether the model fits; plan_for says why it does not."""
     with contextlib.suppress(ConfigError, DeviceError):
-        return bool(_plan(config, model, family, platform=platform, free=free, backends=backends))
+        needs = needs_for(config, model, family, platform=platform, free=free, backends=backends)
+        return bool(_limits(config, model, platform, needs))
     return False
 
 
@@ -249,24 +253,46 @@ def needs_for(
     free: int,
     backends: Backends = XLA_ONLY,
 ) -> Needs:
-    """What must fit in `free` bytes beside the pages. Raises ConfigError for settings at odds with each other."""
+    """What must fit in `free` bytes beside the pages, with the first defaults with which it does, else the last: what
+    nobody asked for makes room for what somebody did. Raises ConfigError for settings at odds with each other.
+    """
+    needs = partial(_needs_with, config, model, family, platform, free, backends)
+    all_choices = choices_for(config, platform)
+    for choices in all_choices:
+        for defaults in choices:
+            with contextlib.suppress(ConfigError, DeviceError):
+                found = needs(defaults)
+                _settled_pages(config, platform, found)
+                if found.is_lean or defaults is choices[-1]:
+                    return found
+    return needs(all_choices[-1][-1])
+
+
+def _needs_with(
+    config: EngineConfig,
+    model: ModelConfig,
+    family: Family,
+    platform: str,
+    free: int,
+    backends: Backends,
+    defaults: Defaults,
+) -> Needs:
     dtype = config.dtype_for(model.dtype)
-    itemsize, specs = ITEMSIZE[dtype], family.specs(model)
-    weights = num_bytes(specs, dtype)
+    itemsize = ITEMSIZE[dtype]
+    weights, widest = _weight_bytes(family, model, dtype)
     coarse = platform == "cpu"
     by_context = not coarse and backends.decode_attention is Backend.XLA
     reserve = 0 if coarse else _GPU_RESERVE
-    widened = widened_bytes(specs) if backends.decode_linear is not Backend.CPU else 0
+    widened = widest if widens(backends) else 0
     host = (config.kv_offloading_bytes or 0) if coarse and config.enable_prefix_caching else 0
     left = free - weights - reserve - host - (widened if coarse else 0)
-    defaults = _fitting(config, model, platform, left, by_context=by_context)
-    seqs = config.max_num_seqs or defaults.max_num_seqs
-    _check_model_len(config, model)
-    batched = _batched_tokens(config, model, defaults, seqs)
+    longest, seqs = longest_sequence(config, model, defaults), num_seqs(config, defaults)
+    batched = batched_tokens(config, defaults, longest, seqs)
     decode = decode_buckets(seqs, coarse=coarse, by_context=by_context)
     extend = extend_buckets(batched, seqs, coarse=coarse)
     contexts = decode_contexts(config.max_model_len or model.max_position) if by_context else ()
-    temporaries = step_bytes(model, itemsize, extend[-1], decode_sizes(decode, contexts), seqs) + widened
+    of_steps = step_bytes(model, itemsize, extend[-1], decode_sizes(decode, contexts), seqs)
+    temporaries = of_steps + widened
     layout = layout_of(model.caches(dtype), config.page_size or defaults.page_size)
     host_pages = _host_bytes(config, platform, free) // layout.page_bytes
     if host_pages and platform != "cpu":
@@ -285,23 +311,37 @@ def needs_for(
         by_context=by_context,
         decode_buckets=decode,
         extend_buckets=extend,
-        needed_tokens=config.max_model_len or min(model.max_position, layout.page_size),
+        longest=longest,
+        needed_tokens=config.max_model_len or min(longest, layout.page_size),
+        is_lean=of_steps <= left * STEP_SHARE[platform],
     )
+
+
+@lru_cache(maxsize=16)  # cures and `plan` ask for some models with hundreds of settings, and each takes 10-20 ms
+def _weight_bytes(family: Family, model: ModelConfig, dtype: str) -> tuple[int, int]:
+    """Of all weights, and of the widest quantized matrix as XLA needs it."""
+    specs = family.specs(model)
+    return num_bytes(specs, dtype), widened_bytes(specs)
 
 
 def _plan(
     config: EngineConfig, model: ModelConfig, family: Family, *, platform: str, free: int, backends: Backends
 ) -> MemoryPlan:
     needs = needs_for(config, model, family, platform=platform, free=free, backends=backends)
+    limits = _limits(config, model, platform, needs)
+    held = held_words(model, family.specs(model), config.dtype_for(model.dtype), platform, backends)
+    return MemoryPlan(limits, needs.weights, needs.layout, needs.temporaries, free, backends, held, needs.reserve)
+
+
+def _limits(config: EngineConfig, model: ModelConfig, platform: str, needs: Needs) -> Limits:
+    """Raises ConfigError or DeviceError where the pages do not fit, or hold too little."""
     layout, seqs = needs.layout, needs.max_num_seqs
-    room = _room_for_pages(config, platform, needs)
-    pages = config.num_pages or _page_count(config, model, room // layout.page_bytes, layout, seqs, platform)
-    _check_pages(config, platform, needs, pages, room)
+    pages = _settled_pages(config, platform, needs)
     host_pages = needs.num_host_pages
     if platform == "cpu" and config.kv_offloading_bytes is None:
         host_pages = min(host_pages, max(0, needs.left // layout.page_bytes - pages))
-    longest = config.max_model_len or min(model.max_position, layout.num_tokens(pages))
-    limits = Limits(
+    longest = config.max_model_len or min(needs.longest, layout.num_tokens(pages))
+    return Limits(
         max_model_len=longest,
         max_num_seqs=seqs,
         max_num_batched_tokens=needs.max_num_batched_tokens,
@@ -315,8 +355,6 @@ def _plan(
         page_tables=len(layout.windows),
         **config.kept_in_limits(),
     )
-    held = held_words(model, family.specs(model), config.dtype_for(model.dtype), platform, backends)
-    return MemoryPlan(limits, needs.weights, layout, needs.temporaries, free, backends, held, needs.reserve)
 
 
 def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:
@@ -328,103 +366,35 @@ def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:
     return min(_HOST_BYTES, int(free * _CPU_HOST_SHARE)) if platform == "cpu" else 0
 
 
-def held_words(model: ModelConfig, specs: Any, dtype: str, platform: str, backends: Backends) -> str:
-    """What follows the size of quantized weights: which are how, and what XLA does to them where it multiplies."""
-    matrices = quantized_matrices(specs)
-    if not matrices:
-        return ""
-    kinds = collections.Counter(
-        str(model.published) if isinstance(one, Quantized) else str(one.format) for one in matrices
-    )
-    words = ", ".join(f"{count} {'matrix' if count == 1 else 'matrices'} in {kind}" for kind, count in kinds.items())
-    are_rounded = model.published is not None and not all(isinstance(one, Quantized) for one in matrices)
-    if are_rounded:
-        words += f", rounded again from {model.published}, which our kernels for CPUs do not read"
-    if model.saved_in:
-        why = "they do not read either" if are_rounded else "our kernels for CPUs do not read"
-        words += f", computed in {dtype} and not {model.saved_in}, which {why} (dtype sets it)"
-    if backends.decode_linear is Backend.CPU:
-        return f": {words}"
-    if backends.decode_linear is Backend.MOSAIC:
-        return f": {words}, which steps of more than {MEDIUM_ROWS} rows widen to {dtype} for each product, slowly"
-    if backends.gpu is not None:
-        of_fp8 = "our kernels for this card are for fp8, in sizes that they divide"
-        why = "our kernels are for bfloat16 and float16" if dtype == "float32" else of_fp8
-    elif platform != "cpu":
-        why = "no kernels of ours run here"
-    elif dtype != "bfloat16":
-        why = "our kernels are for bfloat16"
-    else:
-        why = "there are no kernels of ours (jaxinfer doctor)"
-    return f": {words}, which XLA widens to {dtype} for each product, slowly, as {why}"
-
-
-def _fitting(config: EngineConfig, model: ModelConfig, platform: str, left: int, *, by_context: bool) -> Defaults:
-    """The defaults of a device on which so many bytes are left beside the weights."""
-    itemsize, coarse = ITEMSIZE[config.dtype_for(model.dtype)], platform == "cpu"
-    contexts = decode_contexts(config.max_model_len or model.max_position) if by_context else ()
-    for defaults in _choices(platform):
-        seqs = config.max_num_seqs or defaults.max_num_seqs
-        least = _least_tokens(config, model, seqs)
-        batched = config.max_num_batched_tokens or max(defaults.max_num_batched_tokens, least)
-        decode = decode_sizes(decode_buckets(seqs, coarse=coarse, by_context=by_context), contexts)
-        needed = step_bytes(model, itemsize, ExtendBucket(batched, seqs, seqs), decode, seqs)
-        if needed <= left * _STEP_SHARE[platform]:
-            return defaults
-    return _choices(platform)[-1]
-
-
-def _check_model_len(config: EngineConfig, model: ModelConfig) -> None:
-    if config.max_model_len is not None and config.max_model_len > model.max_position:
-        law = f"max_model_len must be at most what the model can address, {model.max_position}"
-        cure = f"lower it to {model.max_position}"
-        raise Unlawful(f"{law}, got {config.max_model_len}; {cure}", "max_model_len", model.max_position)
-
-
-def _least_tokens(config: EngineConfig, model: ModelConfig, seqs: int) -> int:
-    """Tokens per step; every running sequence needs one, and a prompt that is not chunked needs all of its own."""
-    return seqs if config.enable_chunked_prefill else max(seqs, config.max_model_len or model.max_position)
-
-
-def _batched_tokens(config: EngineConfig, model: ModelConfig, defaults: Defaults, seqs: int) -> int:
-    least, given = _least_tokens(config, model, seqs), config.max_num_batched_tokens
-    if given is not None and given < least:
-        why = f"max_num_seqs ({seqs})" if least == seqs else f"the longest prompt ({least}) without chunked prefill"
-        law = f"max_num_batched_tokens must be at least {why}"
-        raise Unlawful(f"{law}, got {given}; raise it to {least}", "max_num_batched_tokens", least)
-    return given or max(defaults.max_num_batched_tokens, least)
+def _settled_pages(config: EngineConfig, platform: str, needs: Needs) -> int:
+    """How many pages there are. Raises ConfigError or DeviceError where they do not fit, or hold too little."""
+    room = _room_for_pages(config, platform, needs)
+    pages = config.num_pages or _page_count(needs, room // needs.layout.page_bytes, platform)
+    _check_pages(config, needs, pages, room)
+    return pages
 
 
 def _room_for_pages(config: EngineConfig, platform: str, needs: Needs) -> int:
     """Bytes; below zero where there are none."""
     if config.kv_cache_memory_bytes is not None:
-        if config.kv_cache_memory_bytes > (left := max(0, needs.left + needs.states)):
-            given = _size(config.kv_cache_memory_bytes)
-            fact = f"{_size(left)} are left beside the weights and the temporaries, got {given}"
-            least = needs.needed_pages + needs.states
-            cure = f"lower kv_cache_memory_bytes to {lowered(left, least)}" if left >= least else ""
-            raise DoesNotFit(f"kv_cache_memory_bytes must fit in memory, {fact}", cure)
+        asked, least, left = config.kv_cache_memory_bytes, needs.needed_pages + needs.states, needs.left + needs.states
+        if asked > left and asked >= least:  # less than the least is too little in any memory
+            fact = f"{_size(max(0, left))} are left beside the weights and the temporaries, got {_size(asked)}"
+            values = {"kv_cache_memory_bytes": lowered(left, least)} if left >= least else {}
+            raise DoesNotFit(f"kv_cache_memory_bytes must fit in memory, {fact}", values, asked - left)
         return config.kv_cache_memory_bytes - needs.states
     if platform != "cpu" or config.num_pages is not None:
         return needs.left
-    share = min(int((needs.free - needs.weights) * _CPU_SHARE), _CPU_MOST) - needs.states
+    share = min(int((needs.free - needs.weights) * CPU_SHARE), _CPU_MOST) - needs.states
     return min(needs.left, max(share, needs.needed_pages))
 
 
-def _size_rounded_up(num_bytes: int) -> str:
-    """In words that are not less than the bytes: the least that helps."""
-    digit = GIB // 100 if num_bytes >= GIB // 10 else 2**20 // 10
-    return _size(num_bytes + digit // 2)
-
-
-def _page_count(
-    config: EngineConfig, model: ModelConfig, fitting: int, layout: CacheLayout, seqs: int, platform: str
-) -> int:
+def _page_count(needs: Needs, fitting: int, platform: str) -> int:
     """Page 0 included. On the grid, so that a few bytes more or less free give the same executables."""
-    longest = config.max_model_len or model.max_position
-    if platform == "cpu":
-        fitting = min(fitting, layout.num_pages(longest, seqs))  # more would only be zeroed at every start
-    enough = layout.num_pages(longest)
+    layout = needs.layout
+    if platform == "cpu":  # which zeroes them at each start: no more than can be used
+        fitting = min(fitting, layout.num_pages(needs.longest, needs.max_num_seqs))
+    enough = layout.num_pages(needs.longest)
     floored = grid_floor(fitting)
     return enough if floored < enough <= fitting else floored
 
@@ -435,7 +405,7 @@ def grid_floor(pages: int) -> int:
     return pages // step * step
 
 
-def _check_pages(config: EngineConfig, platform: str, needs: Needs, pages: int, room: int) -> None:
+def _check_pages(config: EngineConfig, needs: Needs, pages: int, room: int) -> None:
     """Refuse a pool that takes more than there is, or that cannot hold one sequence of the asked length."""
     layout = needs.layout
     page_size, of_page = layout.page_size, layout.page_bytes
@@ -447,7 +417,8 @@ def _check_pages(config: EngineConfig, platform: str, needs: Needs, pages: int, 
         raise DoesNotFit(
             f"num_pages must fit in memory, but {pages:,} of {counted(page_size, 'token')} take "
             f"{_size(pages * of_page)}, there is room for {_size(max(0, room))}",
-            f"lower num_pages to {lowered(fitting, least, of_page)}" if fitting >= least else "",
+            {"num_pages": lowered(fitting, least, of_page)} if fitting >= least else {},
+            pages * of_page - needs.left,
         )
     if have >= needed:
         return
@@ -455,32 +426,19 @@ def _check_pages(config: EngineConfig, platform: str, needs: Needs, pages: int, 
         f"one sequence of {needed:,} tokens, max_model_len," if asked else f"one page of {counted(page_size, 'token')}"
     )
     fact = f"that takes {_size(need_bytes)}, there is room for {_size(max(0, room))}"
-    cures = [f"lower max_model_len to {have}"] if have >= 2 else []
-    does_fit = lowered(needs.left, 0) >= need_bytes
+    shorter = {"max_model_len": have} if have >= 2 else {}
     if config.num_pages is not None:
-        does_fit = does_fit and (config.kv_cache_memory_bytes is None or room >= need_bytes)
-        cures = [f"raise it to {enough}"] * does_fit + cures
-        raise _too_small(f"num_pages must hold {law} got {pages:,}, which hold {have:,}", cures)
+        fact = f"num_pages must hold {law} got {pages:,}, which hold {have:,}"
+        raise Unlawful(fact, {"num_pages": enough, **shorter})
     if config.kv_cache_memory_bytes is not None:
-        cures = [f"raise it to {need_bytes + needs.states}"] * does_fit + cures
-        raise _too_small(f"kv_cache_memory_bytes must hold {law} but {fact}", cures)
-    if cures:
-        more = ", or max_num_batched_tokens, as smaller steps leave more room" if platform == "gpu" else ""
-        length = lowered(layout.num_tokens(fitting), min(have, page_size), of_page // page_size)
-        raise DoesNotFit(f"the pages must hold {law} but {fact}", f"lower max_model_len to {length}{more}")
+        values = {"kv_cache_memory_bytes": need_bytes + needs.states, **shorter}
+        raise Unlawful(f"kv_cache_memory_bytes must hold {law} but {fact}", values)
     missing = need_bytes - needs.left
-    to_free = math.ceil(missing / (config.gpu_memory_utilization if platform == "gpu" else 1))
-    is_missing = f"{_size_rounded_up(missing)} are missing"
-    raise DoesNotFit(
-        f"memory must hold the weights, the temporaries and {law} but {is_missing}",
-        to_free=f"free {_size_rounded_up(to_free)} of memory",
-        missing=is_missing,
-    )
-
-
-def _too_small(fact: str, cures: Sequence[str]) -> ConfigError | DoesNotFit:
-    """The error for a setting below what is needed; without a cure of settings it is the memory that is too small."""
-    return ConfigError(f"{fact}; {' or '.join(cures)}") if cures else DoesNotFit(fact)
+    if shorter:
+        length = lowered(layout.num_tokens(fitting), min(have, page_size), of_page // page_size)
+        raise DoesNotFit(f"the pages must hold {law} but {fact}", {"max_model_len": length}, missing)
+    fact = f"memory must hold the weights, the temporaries and {law} but"
+    raise DoesNotFit(f"{fact} {missing_words(missing)}", {}, missing)
 
 
 def _listed(sizes: Sequence[int | Decode | ExtendBucket]) -> str:

@@ -46,7 +46,16 @@ from jaxinfer.runtime.programs import (
 )
 from jaxinfer.runtime.state import init_all
 from jaxinfer.runtime.trace import trace
-from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all, num_chained, num_lowerers
+from jaxinfer.runtime.warmup import (
+    Built,
+    CompileCounter,
+    OnProgress,
+    OnRun,
+    build,
+    build_all,
+    num_chained,
+    num_lowerers,
+)
 from jaxinfer_kernels.launch import ffi
 
 UNDRAWN_S = 0.01  # between two looks at whether a step has been drawn from
@@ -272,11 +281,13 @@ class DeviceRunner:
             self._delete_state()
             self._state, self._controls, self._masks = self._init()
 
-    def warm_up(self, on_progress: OnProgress, cache: ExecutableCache | None = None) -> None:
-        """Compile everything and run it once on padding; nothing is compiled afterwards.
+    def warm_up(
+        self, on_progress: OnProgress, cache: ExecutableCache | None = None, on_run: OnRun = lambda *_: None
+    ) -> None:
+        """Compile everything and run it on padding, as often as CUDA graphs need; nothing is compiled afterwards.
 
-        on_progress(name, done, total, seconds, cached): after each program. May run in a thread of its own once
-        `is_serving`; until then plans must wait.
+        on_progress(name, done, total, seconds, cached): after each program.    on_run(name, done, total): of the runs
+        after that. May run in a thread of its own once `is_serving`; until then plans must wait.
         """
         self._decode_ready, self._extend_ready = (), ()
         self._cache, self._common = cache, programs.fingerprint(self._model, self._device)
@@ -294,10 +305,16 @@ class DeviceRunner:
                 self._extend_ready = tuple(b for b in self.limits.extend_buckets if b in self._executables)
                 self._read_draws()
                 on_progress(built.program.name, done, len(todo), built.seconds, built.cached)
-        if self._device.platform == "gpu":
-            self._make_graphs(todo)
+        again = todo if self._device.platform == "gpu" else []
+        for done, program in enumerate(again):
+            on_run(program.name, done, len(again))
+            self._make_graph(program)
+        if not again:
+            on_run("what is compiled, on padding", 0, 0)
         with self._lock:  # or a step in another thread may take the array meanwhile
             self._state.next_pos.block_until_ready()
+        if again:
+            on_run("", len(again), len(again))
         analyses = [executable.memory_analysis() for executable in self._executables.values()]
         most = max((analysis.temp_size_in_bytes for analysis in analyses if analysis), default=0)
         memory_bytes = self._facts.memory_bytes | {"temporaries": most}  # beside a program's arguments
@@ -354,16 +371,15 @@ class DeviceRunner:
             case _:
                 self._dispatch(program.key, upload)
 
-    def _make_graphs(self, loaded: list[Program]) -> None:
-        """Run each program as often as XLA needs to make its CUDA graph.
+    def _make_graph(self, program: Program) -> None:
+        """Run a program as often as XLA needs to make its CUDA graph, when all are loaded.
 
         Whenever XLA loads a program it drops the graphs of all others. The next run then launches kernel by kernel, and
         the one after it makes the graph: 5 to 9 ms of host time each (H200, 28 layers), in the middle of an answer.
         A decode step's second run is one with its upload on the device already, whose first time takes JAX 4 ms.
         """
-        for program in loaded:
-            for _ in range(2):
-                self._run_on_padding(program)
+        for _ in range(2):
+            self._run_on_padding(program)
 
     @property
     def is_serving(self) -> bool:

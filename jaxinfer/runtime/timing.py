@@ -40,7 +40,8 @@ from jaxinfer.runtime import programs
 from jaxinfer.runtime.backends import Backend, Backends, StepKernels, kernels_for
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
-from jaxinfer.runtime.memory import backends_for, page_size_for
+from jaxinfer.runtime.defaults import page_size_for
+from jaxinfer.runtime.memory import backends_for
 from jaxinfer.runtime.plan import BackendTime
 from jaxinfer.runtime.step import Model
 from jaxinfer_kernels.attention.api import kv_shape

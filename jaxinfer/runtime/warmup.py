@@ -29,6 +29,7 @@ from jaxinfer.runtime.step import Model, Params
 logger = logging.getLogger(__name__)
 
 type OnProgress = Callable[[str, int, int, float, bool], None]  # name, done, total, seconds, cached
+type OnRun = Callable[[str, int, int], None]  # name, done, total
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 _JAX_CACHE_EVENT = "/jax/compilation_cache/cache_hits"  # of JAX's own cache, told in the thread that compiles
 _MAX_LOWERERS = 5

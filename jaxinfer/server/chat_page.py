@@ -14,7 +14,7 @@ from jaxinfer.server.html import UTF8, headers, source
 
 VENDORED = ("markdown-it", "purify", "highlight", "temml")  # the work of others: web/vendor, made by scripts/vendor
 SCRIPTS = (
-    *("math", "code", "markdown", "tree", "store", "api", "view"),
+    *("math", "code", "markdown", "tree", "store", "turns", "api", "view"),
     *("files", "drafts", "message", "settings", "transfer", "sidebar", "chat"),
 )
 LOCAL = "http://localhost:* http://127.0.0.1:*"  # whom a page from a file may ask; the served one asks its server alone

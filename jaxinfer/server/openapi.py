@@ -166,8 +166,9 @@ _PAGES = [
     {"name": "after", "in": "query", "schema": {"type": "string"}},
     {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MOST_LISTED}},
 ]
+_UNKNOWN = "MODEL"  # as long as there is none
 _CONVERSATION = {"messages": [{"role": "user", "content": "What is 7 plus 5?"}]}
-_EXAMPLES: dict[str, dict[str, Any]] = {
+_EXAMPLES: dict[str, dict[str, Any]] = {  # of other requests a model's name is enough
     "ChatCompletionRequest": _CONVERSATION,
     "CompletionRequest": {"prompt": "7 plus 5 is", "max_tokens": 8},
     "ResponseRequest": {"input": "What is 7 plus 5?"},
@@ -179,7 +180,6 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "GenerateRequest": {"prompt": "What is 7 plus 5?"},
     "OllamaEmbedRequest": {"input": ["seven plus five", "a tiny story"]},
     "OldEmbedRequest": {"prompt": "seven plus five"},
-    "ShowRequest": {},
     "TokenizeRequest": {"prompt": "7 plus 5 is"},
     "ApplyTemplateRequest": _CONVERSATION,
     "DetokenizeRequest": {"tokens": [65, 66]},
@@ -201,16 +201,22 @@ def document_for(request: Request) -> dict[str, Any]:
     widths = (llm.info.max_logprobs, llm.info.vocab_size) if is_there else (MAX_LOGPROBS, MAX_VOCAB_SIZE)
     operations = OPERATIONS if settings.profile_folder is None else OPERATIONS + PROFILING
     operations = operations if settings.files_folder is None else operations + STORAGE
-    return openapi_document(*widths, has_keys=bool(settings.api_keys), operations=operations)
+    model = llm.info.served_names[0] if is_there else _UNKNOWN
+    return openapi_document(*widths, has_keys=bool(settings.api_keys), operations=operations, model=model)
 
 
 def openapi_document(
-    max_logprobs: int, vocab_size: int, *, has_keys: bool, operations: tuple[Operation, ...] = OPERATIONS
+    max_logprobs: int,
+    vocab_size: int,
+    *,
+    has_keys: bool,
+    operations: tuple[Operation, ...] = OPERATIONS,
+    model: str = _UNKNOWN,
 ) -> dict[str, Any]:
-    """The whole document."""
+    """The whole document.    model: the name that examples have, where one is needed."""
     paths: dict[str, Any] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method] = _described(operation, has_keys=has_keys)
+        paths.setdefault(operation.path, {})[operation.method] = _described(operation, has_keys=has_keys, model=model)
     named = {name for operation in operations for name in (operation.answer, operation.body, operation.error)}
     schemas = request_schemas(max_logprobs, vocab_size) | ANSWERS
     return {
@@ -227,7 +233,7 @@ def openapi_document(
     }
 
 
-def _described(operation: Operation, *, has_keys: bool) -> dict[str, Any]:
+def _described(operation: Operation, *, has_keys: bool, model: str) -> dict[str, Any]:
     statuses = sorted({*_ANY_ROUTE, *operation.more, *(_WITH_BODY if operation.body else ())})
     error = {_JSON: {"schema": _reference(operation.error)}}
     kinds: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in operation.others}
@@ -237,7 +243,8 @@ def _described(operation: Operation, *, has_keys: bool) -> dict[str, Any]:
     refused = {str(status): {"description": _WHY[status], "content": error} for status in statuses}
     described: dict[str, Any] = {"summary": operation.summary, "responses": answered | refused}
     if operation.body:
-        content = {"schema": _reference(operation.body), "example": _EXAMPLES[operation.body]}
+        example = _EXAMPLES.get(operation.body, {"model": model})
+        content = {"schema": _reference(operation.body), "example": example}
         media = _FORM if operation.is_form else _JSON
         described["requestBody"] = {"required": True, "content": {media: content}}
     if names := _NAMES.findall(operation.path):

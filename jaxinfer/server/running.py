@@ -113,7 +113,8 @@ async def abort_request(request: Request) -> Response:
 async def load(request: Request) -> Response:
     """How many requests are under way, waiting ones included, and the pages in use; answers in every status.
 
-    While the model starts, `start` says how far: its stage is "load", in bytes, or "compile", in programs.
+    While the model starts, `start` says how far: its stage is "load", in bytes, "compile" or "run", in programs,
+    "wait", in engines that are ready, or "read" (of the tokenizer), without a total.
     """
     llm = request.app.state.llm
     answer: dict[str, Any] = {"server_load": request.app.state.running.load}

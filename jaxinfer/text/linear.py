@@ -16,18 +16,18 @@ _SHOWN_CHARS = 60
 
 # Each of these reads a pattern in one way only: two ways would be tried in all their combinations.
 _SET = r"\[(?:\\[pP]\{\^?\w+\}|\\[^pP]|[^\[\]\\])+\]"
-_CHAR = rf"(?:{_SET}|\\[pP]\{{\^?\w+\}}|\\[sSdDwWhHrntfv]|\\[^\w]|[^\\\[\](){{}}|?*+^$])"  # matches one character
+CHAR = rf"(?:{_SET}|\\[pP]\{{\^?\w+\}}|\\[sSdDwWhHrntfv]|\\[^\w]|[^\\\[\](){{}}|?*+^$])"  # matches one character
 _WORDS = r"\(\?i?:['\u2019\w|\[\]]{1,64}\)"  # one of a few short texts
-_BEFORE = rf"(?:{_CHAR}\?\+?)?{_CHAR}{{0,4}}"  # may fail, in two ways
-_RUN = rf"{_CHAR}(?:[*+]\+?|\{{\d(?:,\d?)?\}})"
-_BEHIND = rf"(?:{_CHAR}[?*]\+?|{_WORDS}\?)"  # cannot fail
+_BEFORE = rf"(?:{CHAR}\?\+?)?{CHAR}{{0,4}}"  # may fail, in two ways
+_RUN = rf"{CHAR}(?:[*+]\+?|\{{\d(?:,\d?)?\}})"
+_BEHIND = rf"(?:{CHAR}[?*]\+?|{_WORDS}\?)"  # cannot fail
 _SIMPLE = rf"{_BEFORE}(?:{_WORDS}|{_RUN}{_BEHIND}{{0,4}})?"
 # white space up to its last line end, or else all of it: what the first of the two reads in vain the other takes
 _NEW_LINE = r"\[(?:\\r\\n|\r\n)\]"
 _SPACES = rf"(?:\\s\*{_NEW_LINE}\+?\|)?\\s\+\(\?!\\S\)"
 # capitals before small letters, or else capitals alone, in the same way
 _CASED = (
-    rf"(?P<first>{_CHAR}\?)(?P<upper>{_SET})\*(?P<lower>{_SET})\+(?:{_WORDS}\?)?"
+    rf"(?P<first>{CHAR}\?)(?P<upper>{_SET})\*(?P<lower>{_SET})\+(?:{_WORDS}\?)?"
     rf"\|(?P=first)(?P=upper)\+(?P=lower)\*(?:{_WORDS}\?)?"
 )
 _ALTERNATIVE = rf"(?:{_SPACES}|{_CASED}|{_SIMPLE})"

@@ -123,6 +123,11 @@ class Tokenizer:
     def vocab_size(self) -> int:
         return 1 + max([self._highest_own_id, *self._added])
 
+    @property
+    def highest_own_id(self) -> int:
+        """Of the vocabulary, without added tokens."""
+        return self._highest_own_id
+
     def ids(self) -> Iterable[int]:
         """Of all tokens. Takes 50 ms where there are 150,000."""
         return self.backend.get_vocab(with_added_tokens=True).values()

@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
 
@@ -95,6 +97,29 @@ def store(ref: Ref, value: jax.Array) -> None:
         plgpu.store(ref, value, optimized=False)
     else:
         ref[...] = value
+
+
+def store_tile(smem: Ref, value: jax.Array, place: Ref) -> None:
+    """Copy a value to where it belongs, through shared memory that has been read when it is overwritten."""
+    plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+    store(smem, value)
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(smem, place)
+
+
+def free_stage(free: Ref, step: jax.Array, stages: int) -> jax.Array:
+    """The stage of a ring in which a step's block goes, once nobody reads the one before it there.
+
+    free: its barriers.
+    """
+    stage = lax.rem(step, I32(stages))
+    pl.when(step >= stages)(functools.partial(plgpu.barrier_wait, free.at[stage]))
+    return stage
+
+
+def swiglu(gate: jax.Array, up: jax.Array) -> jax.Array:
+    """silu(gate) * up in f32 without a division, which is no instruction."""
+    return gate * jnp.square(lax.rsqrt(F32(1) + jnp.exp(-gate))) * up
 
 
 def row_layout(width: int, itemsize: int = 2) -> Layout:

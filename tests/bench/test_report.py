@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from jaxinfer.bench.report import Report, Table, percentile, read_json, shown
+from jaxinfer.bench.report import Report, Table, as_saved, percentile, read_json, shown
 from jaxinfer.errors import ConfigError
 
 
@@ -71,7 +71,26 @@ def test_json_can_be_read_back(tmp_path):
     assert read_json(str(file))["tables"]["speed"][0] == {"shape": "1x128", "tok/s": 5.0, "note": None}
 
 
-@pytest.mark.parametrize("content", ["no json", "[1]", "{}"])
+def test_columns_of_a_saved_row_may_stand_in_another_order(tmp_path):
+    file = tmp_path / "report.json"
+    file.write_text('{"tables": {"x": [{"a": 1, "b": 2}, {"b": 4, "a": 3}]}}')
+    assert as_saved(read_json(str(file))).tables[0].rows == [(1, 2), (3, 4)]
+
+
+@pytest.mark.parametrize("digits", ["1" + "0" * 400, "1" + "0" * 5000, "1e400", "-1" + "0" * 400])
+@pytest.mark.parametrize("old", ["2", "0.5", "-1" + "0" * 400])
+def test_a_figure_beyond_a_double_is_infinity(tmp_path, digits, old):
+    for name, figure in (("new", digits), ("old", old)):
+        (tmp_path / name).write_text(f'{{"tables": {{"x": [{{"a": "b", "c": {figure}}}]}}}}')
+    new, before = (read_json(str(tmp_path / name)) for name in ("new", "old"))
+    assert "| b | inf" in as_saved(new).as_markdown(before).replace("-inf", "inf")
+
+
+NO_COLUMNS = '{"tables": {"x": [{}]}}'
+OTHER_COLUMNS = '{"tables": {"x": [{"a": 1, "b": 2}, {"a": 3}]}}'
+
+
+@pytest.mark.parametrize("content", ["no json", "[1]", "{}", NO_COLUMNS, OTHER_COLUMNS])
 def test_what_is_no_report_is_refused_with_its_name(tmp_path, content):
     file = tmp_path / "old.json"
     file.write_text(content)

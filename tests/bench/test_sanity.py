@@ -9,7 +9,7 @@ import pytest
 from jaxinfer.bench import sanity
 from jaxinfer.bench.report import Report
 from jaxinfer.config import EngineConfig, Resolved
-from jaxinfer.errors import JaxInferError
+from jaxinfer.errors import CheckpointError
 from tests.bench.conftest import rows_of
 from tests.support.checkpoints import model_config, random_tensors, write_checkpoint, write_shards
 from tests.support.engines import small_config
@@ -37,7 +37,7 @@ def test_a_model_with_random_weights_on_purpose_is_well_and_one_that_has_them_by
     assert row["checks"] == "finite, repeats itself, rests, compiles nothing"
     assert row["prefill tok/s"] == pytest.approx(sanity.PREFILL / row["prefill ms"] * 1e3)
     bad = report_on(config)
-    assert not bad.holds
+    assert bad.exit_code == 1
     assert "finite, **knows English: " in checks_of(bad, config.model)
     assert "nats a token, guessing has 5.95**, repeats itself, rests" in checks_of(bad, config.model)
 
@@ -50,7 +50,7 @@ def test_numbers_that_are_not_finite_end_the_questions(config):
         path.unlink()
     write_shards(Path(config.model), tensors)
     report = report_on(config)
-    assert not report.holds
+    assert report.exit_code
     assert checks_of(report, config.model).startswith("**finite: ")
     assert rows_of(report.tables[0])[config.model]["decode tok/s"] is None
 
@@ -62,12 +62,12 @@ def test_a_report_holds_where_each_model_can_be_read_and_every_check_holds(confi
 
     def measure(config: EngineConfig, prompt: str, on_event: object) -> tuple[object, list[sanity.Check]]:
         if config.model not in checks:
-            raise JaxInferError("it cannot be read")
+            raise CheckpointError("it cannot be read")
         return figures, [sanity.Check("finite", checks[config.model], "it is not")]
 
     monkeypatch.setattr(sanity, "measure", measure)
-    assert report_on(config, "well", "well").holds
-    assert not report_on(config, "well", "ill").holds
+    assert report_on(config, "well", "well").exit_code == 0
+    assert report_on(config, "well", "ill").exit_code == 1
     report = report_on(config, "nowhere", "well")
-    assert not report.holds
+    assert report.exit_code == 3, "as of every other verb"
     assert checks_of(report, "nowhere") == "**runs: it cannot be read**" and checks_of(report, "well") == "finite"

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.browser.chat import soon
+from tests.browser.test_conversations import bring, export
 
 pytestmark = pytest.mark.slow
 
@@ -44,25 +45,20 @@ def test_the_server_keeps_no_text_that_another_could_append_to(chat):
     assert refused.status == 400 and refused.json()["error"]["param"] == "session_append"
 
 
-def test_a_session_that_is_busy_elsewhere_is_done_without_and_said_so(chat, says, llm):
+def test_a_session_that_is_busy_elsewhere_is_done_without_and_said_so(open_chat, says, llm):
+    """The same conversation in another browser; tabs of one browser take turns."""
+    chat, other = open_chat(), open_chat()
     chat.ask("Hello")
+    assert bring(other, export(chat)) == "Imported 1 of 1."
+    other.button("Hello").click()
     gate = asyncio.Event()
     says.answers["Long"] = ["One ", gate, "two"]
-    first = chat.page
     chat.send("Long")
     chat.waits_for(".assistant .text", "One")
-    chat.page = chat.new_page(chat.server)
-    chat.page.evaluate("id => sessionStorage.setItem('conversation', id)", sessions_of(chat)[0]["id"])
-    chat.page.reload()
-    chat.waits_for(".user", "Long")
-    chat["#input"].fill("Meanwhile")
-    chat["#input"].press("Enter")
-    chat.waits_for(".assistant .text", "Answer 1 to: Meanwhile")
-    chat.ended()
-    facts = facts_of(chat)
+    assert other.ask("Meanwhile") == "Answer 1 to: Meanwhile"
+    facts = facts_of(other)
     assert "Session refused" in facts and "one turn at a time" in facts
     gate.set()
-    chat.page = first
     chat.ended()
 
 

@@ -6,14 +6,37 @@ from typing import Any
 import pytest
 
 import jaxinfer.server
-from jaxinfer.protocol.validate import NUMBERS
+from jaxinfer.protocol.validate import MAX_STOP_CHARS, NUMBERS
 from tests.browser.chat import Chat
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = Path(jaxinfer.server.__path__[0], "web", "settings.js")
+WEB = Path(jaxinfer.server.__path__[0], "web")
+SAFE = 2.0**53 - 1  # the largest integer that a JavaScript number holds exactly, with all below it
 FAR = 10.0**30
-VALUES = (-FAR, -3.0, -2.5, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 2.0**31 - 1, 2.0**31)
+VALUES = (
+    -FAR,
+    -3.0,
+    -2.5,
+    -2.0,
+    -1.0,
+    -0.5,
+    0.0,
+    0.5,
+    1.0,
+    1.5,
+    2.0,
+    2.5,
+    3.0,
+    2.0**31 - 1,
+    2.0**31,
+    SAFE,
+    FAR,
+    1e-7,
+    1e-6,
+    1e6,
+    1e6 + 1,
+)
 
 
 def test_a_wrong_setting_is_said_in_words_and_nothing_is_sent_until_it_is_right(chat: Chat, says: Any) -> None:
@@ -82,7 +105,8 @@ def test_an_edited_question_stays_in_its_editor_while_a_setting_is_wrong(chat: C
 def test_the_page_takes_what_the_server_takes_and_no_more(browser: Any) -> None:
     page = browser.new_page()
     page.set_content("<!doctype html><title>settings</title>")
-    page.add_script_tag(content=SETTINGS.read_text("utf-8"))
+    for part in ("view", "settings"):
+        page.add_script_tag(content=(WEB / f"{part}.js").read_text("utf-8"))
     names = page.evaluate("SAMPLING.filter(({ kind }) => !kind).map(({ name }) => name)")
     wrong = "([name, value]) => faultOf(SAMPLING.find((field) => field.name === name), String(value))"
     assert len(names) == 9 and set(names) <= set(NUMBERS)
@@ -90,4 +114,11 @@ def test_the_page_takes_what_the_server_takes_and_no_more(browser: Any) -> None:
         for value in VALUES:
             number = int(value) if value.is_integer() else value
             assert (page.evaluate(wrong, [name, number]) == "") == NUMBERS[name].allows(number), (name, number)
+    texts = [kind * count for kind in ("a", "\U0001f600") for count in (1, MAX_STOP_CHARS, MAX_STOP_CHARS + 1)]
+    for text in texts:
+        fault = page.evaluate("(text) => faultOf(SAMPLING.find(({ name }) => name === 'stop'), text)", text)
+        assert (fault == "") == (len(text) <= MAX_STOP_CHARS), fault
+    for odd in ("0x10", "1e", " 1", "Infinity", "NaN", "--1", "+1", "9" * 2_000):
+        fault = page.evaluate(wrong, ["max_tokens", odd])
+        assert fault.startswith("must be an integer from 1 to 9007199254740991, got ") and len(fault) < 120
     page.close()

@@ -6,6 +6,7 @@ import pytest
 
 from jaxinfer.errors import InvalidRequest, Overloaded
 from jaxinfer.llm.events import Event
+from tests.browser.chat import soon
 from tests.browser.scripted import endless
 
 pytestmark = pytest.mark.slow
@@ -34,10 +35,10 @@ def test_a_refusal_is_shown_as_the_server_says_it_and_can_be_tried_again(chat, s
 
 def test_a_setting_that_the_server_refuses_is_named(chat):
     chat.page.keyboard.press("Control+,")
-    chat["#s-max_tokens"].fill("9" * 20)  # the page knows no most, since the server's is its context
+    chat["#s-max_tokens"].fill("9" * 15)  # the page knows no most below 2^53, since the server's is its context
     chat.page.keyboard.press("Escape")
     chat.ask("Hi")
-    assert "max_tokens must be" in chat.waits_for(".error").inner_text()
+    assert "ask for fewer tokens" in chat.waits_for(".error").inner_text()
     chat["#chosen"].click()
     chat.button("Reset to model defaults").click()
     chat.page.keyboard.press("Escape")
@@ -87,18 +88,34 @@ def test_it_waits_for_a_model_that_loads(open_chat, llm):
     llm.progress = Event("compile", "extend 16x16", 6, 27)
     chat.waits_for("#banner", "Loading the model, compiling 7 of 27")
     assert chat["#banner progress"].evaluate("(bar) => bar.value") == 6 / 27
+    llm.progress = Event("run", "extend 16x16", 6, 27)
+    chat.waits_for("#banner", "Loading the model, running step 7 of 27 once more")
+    llm.progress = Event("wait", "engines are ready", 1, 4)
+    chat.waits_for("#banner", "Loading the model, 1 of 4 engines are ready")
     chat.page.route("**/load", lambda route: route.abort("connectionrefused"), times=1)
     chat.page.wait_for_timeout(2_500)
     assert set(chat.page.evaluate("window.told")) == {
         "Loading the model",
         "Loading the model, 25 % of its weights",
         "Loading the model, compiling 7 of 27",
+        "Loading the model, running step 7 of 27 once more",
+        "Loading the model, 1 of 4 engines are ready",
     }
     llm.status = "ready"
     chat.waits_for("#model", "tiny")
     chat.page.wait_for_selector("#banner", state="hidden")
     chat["#input"].press("Enter")
     assert chat.ended() == "Answer 1 to: Early"
+
+
+@pytest.mark.parametrize("stage", ["read", "warm up", "constructor", "__proto__", "toString", "", None])
+def test_a_stage_that_the_page_does_not_know_is_said_as_it_is(open_chat, llm, stage):
+    llm.status = "starting"
+    chat = open_chat()
+    start = {"done": 1, "total": 4} | ({} if stage is None else {"stage": stage})
+    chat.page.route("**/load", lambda route: route.fulfill(json={"start": start}))
+    soon(lambda: chat["#banner progress"].evaluate("(bar) => bar.value") == 0.25)
+    assert chat["#banner > span"].inner_text() == ("Loading the model, " + stage if stage else "Loading the model")
 
 
 def test_an_answer_asked_of_a_model_that_loads_names_no_route(chat, llm):

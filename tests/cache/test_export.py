@@ -96,7 +96,7 @@ def test_another_version_is_refused_before_anything_else_is_read(monkeypatch):
         read(newer + b"and more")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_any_damage_is_refused(data):
     """Whatever is cut, changed or put in."""
@@ -115,7 +115,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(sorted(header_of(exported()))), VALUES | st.lists(st.integers(0, 20), max_size=17))
 def test_a_header_that_was_written_to_do_harm_is_refused_or_names_the_same_pages(field, value):
     try:

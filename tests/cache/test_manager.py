@@ -381,7 +381,6 @@ def hold_the_law(num_examples: int, *phases: Phase) -> Counter[str]:
         max_examples=num_examples,
         phases=phases or tuple(Phase),
         report_multiple_bugs=False,
-        deadline=None,
         derandomize=True,
         database=None,
     )

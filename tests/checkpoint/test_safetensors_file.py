@@ -72,7 +72,7 @@ def test_a_released_tensor_can_be_read_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(view, TENSORS["matrix"])
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_still_sound_never_a_crash(data: st.DataObject, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"

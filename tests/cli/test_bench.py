@@ -1,5 +1,6 @@
 """`jaxinfer bench VERB` and `profile`: options, refusals, where a report goes."""
 
+import dataclasses
 import io
 import json
 import re
@@ -88,7 +89,7 @@ def test_a_report_begins_on_a_line_of_its_own_and_nothing_is_below_it(monkeypatc
 
 
 def test_every_verb_of_bench_publishes_so():
-    assert set(VERBS) == {command.split()[1] for command in PUBLISHING if command.startswith("bench ")}
+    assert {*VERBS} - {"show"} == {command.split()[1] for command in PUBLISHING if command.startswith("bench ")}
 
 
 def test_shapes_are_prompts_alone_batches_at_contexts_and_those_named(cli, asked):
@@ -138,6 +139,49 @@ def test_a_report_goes_to_standard_output_and_to_the_file(cli, asked, tmp_path):
     assert outcome.out == REPORT.as_markdown()
     assert json.loads(file.read_text())["tables"] == {"speed": [{"shape": "1x128", "tok/s": 5.0}]}
     assert "(+25.0 %)" in compared(cli, file)
+
+
+FIGURES = [Table("speed", ("shape", "tok/s", "of limit %"), [("1x128", 5.0, 101.0), ("2x128", 9, None)])]
+MEASURED = Report("jaxinfer bench latency", [("commit", "abc")], [*FIGURES, Table("none", ("a", "b"), [])], ["A note."])
+
+
+def test_two_saved_reports_are_compared_as_one_with_what_is_measured_now(cli, monkeypatch, tmp_path):
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    faster = [Table("speed", ("shape", "tok/s", "of limit %"), [("1x128", 6.0, 90.0), ("3x128", 1, 2.0)])]
+    report = dataclasses.replace(MEASURED, tables=faster, details=[("weights", "1 GiB")])
+    for file, one in ((old, MEASURED), (new, report)):
+        monkeypatch.setattr(latency, "run", lambda *_, one=one: one)
+        assert cli("bench", "latency", "--json", str(file)).code == 0
+    measured = cli("bench", "latency", "--compare", str(old)).out
+    monkeypatch.delattr(latency, "run")
+    assert cli("bench", "show", str(new), "--compare", str(old)).out == measured
+    assert "(+20.0 %)" in measured and "the difference to abc" in measured
+    shown = cli("bench", "show", str(old), "--json", str(tmp_path / "again.json"))
+    assert shown.out == MEASURED.as_markdown().replace("### none\n\n| a | b |\n| --- | --- |\n\n", "")
+    assert (tmp_path / "again.json").read_text() == old.read_text().replace(',\n  "none": []', "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"tables": []}', '{"tables": {"a": 1}}', '{"tables": {"a": [[1]]}}', '{"facts": 1, "tables": {}}'],
+)
+@pytest.mark.parametrize("place", ["FILE", "--compare"])
+def test_a_file_that_is_no_report_is_refused(cli, tmp_path, text, place):
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(MEASURED.as_json())
+    bad.write_text(text)
+    outcome = cli("bench", "show", *map(str, (bad, "--compare", good) if place == "FILE" else (good, "--compare", bad)))
+    assert (outcome.code, f"error: {place} must name a file that --json wrote, " in outcome.err) == (2, True), outcome
+
+
+def test_reports_of_two_verbs_are_not_compared(cli, tmp_path):
+    new, old = tmp_path / "new.json", tmp_path / "old.json"
+    new.write_text(MEASURED.as_json())
+    old.write_text(REPORT.as_json())
+    assert cli("bench", "show", str(new), "--compare", str(old)).last_line == (
+        f"error: --compare must name a report of `jaxinfer bench latency`, as {new} is, got one of `bench`; "
+        "name two of one verb"
+    )
 
 
 def compared(cli, file) -> str:

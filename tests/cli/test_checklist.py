@@ -13,7 +13,7 @@ from jaxinfer.cli.serve import log_handler
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.about import DEMO_NOTE, DUMMY_NOTE, HEADLESS_NOTE
 from jaxinfer.llm.dry_run import NOTE as DRY_RUN_NOTE
-from jaxinfer.llm.events import Event
+from jaxinfer.llm.events import TEXTS, Event
 from tests.cli.conftest import EVENTS
 from tests.server.http import wait_until
 
@@ -51,6 +51,24 @@ def test_until_the_first_event_it_says_what_the_verb_began_with():
         clock.now += SILENCE_S
         wait_until(stream.getvalue)
     assert stream.getvalue() == "read     the model  (0 s)\n"
+
+
+@pytest.mark.parametrize("kind", ["compile", "run"])
+@pytest.mark.parametrize("done", [1, 2])
+def test_what_is_read_has_its_own_time_and_hides_no_count(monkeypatch, kind, done):
+    """Beside steps that go on; behind the last one it is what is waited for."""
+    stream, clock = io.StringIO(), Clock()
+    monkeypatch.setattr("jaxinfer.cli.checklist.time.monotonic", clock)
+    with Checklist(PlainScreen(stream, clock), tick_s=60) as checklist:
+        checklist(Event(kind, "decode 1", 0, 2))
+        clock.now += 60
+        checklist(Event(kind, "decode 1", done, 2))
+        checklist(Event("read", "the tokenizer"))
+        clock.now += 5
+        checklist._screen.show(checklist._status())
+    last = stream.getvalue().splitlines()[-1]
+    alone, beside = "read     the tokenizer  (5 s)", f"{kind:<8} 1 of 2  decode 1  (65 s), read the tokenizer  (5 s)"
+    assert last == (alone if done == 2 else beside)
 
 
 def test_a_measurement_after_ready_is_shown_with_its_share_and_its_own_time():
@@ -123,6 +141,34 @@ def test_what_follows_serving_is_counted_with_all_executables():
         clock.now += SILENCE_S
         checklist(Event("compile", "draw 16 wide", 7, 27, num_serving=7))
     assert "compile  7 of 27  draw 16 wide" in stream.getvalue()
+
+
+def test_what_follows_the_last_compiled_step_is_not_called_compiling():
+    stream, clock = io.StringIO(), Clock()
+    with Checklist(PlainScreen(stream, clock), tick_s=60, until_serving=True) as checklist:
+        for event in (
+            Event("compile", "decode 1", 2, 2, num_serving=2),
+            TEXTS,  # a status is shown with the next event, or tick
+            Event("compile", "decode 1", 2, 2, num_serving=2),
+            Event("serving", seconds=1.5),
+            Event("run", "decode 2", 1, 2),
+            Event("run", "", 2, 2),
+            Event("wait", "engines are ready", 1, 3),
+            Event("wait", "engines are ready", 2, 3),
+            Event("ready", seconds=2.0),
+        ):
+            clock.now += SILENCE_S
+            checklist(event)
+    assert [line.partition("  (")[0] for line in stream.getvalue().splitlines()] == [
+        "compile  2 of 2  decode 1",
+        "read     the tokenizer and the chat template",
+        "compile  the smallest steps are compiled after 1.5 s, others follow",
+        "compile  2 of 2 in 0.0 s",
+        "run      2 of 2  once more",
+        "run      2 of 2 once more in 0.0 s",
+        "wait     2 of 3  engines are ready",
+        "ready    in 2.0 s",
+    ]
 
 
 def test_a_start_in_brief_shows_no_rows_of_tables():

@@ -5,10 +5,12 @@ import json
 import os
 from pathlib import Path
 
+import click
 import pytest
 
 from jaxinfer.cli import VERBS
 from jaxinfer.cli.foreign import AS_IT_IS, FALSE, FOREIGN, NEGATIONS, changes_nothing, refusal, reply
+from jaxinfer.cli.options import with_dashes
 
 LISTS: dict[str, str] = json.loads((Path(__file__).parent / "flags_of_others.json").read_text())
 OURS = {
@@ -312,3 +314,38 @@ def test_another_program_s_value_of_our_flag_is_told_why_not(cli, flag, values, 
         outcome = cli("serve", "demo", flag, value)
         assert outcome.code == 2 and outcome.last_line.startswith(f"error: {flag} must be one of auto, ")
         assert cure in outcome.last_line.partition(f"got '{value}'; ")[2]
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("bench", "help", "version")])
+def test_each_flag_of_ours_is_taken_with_underscores_too(verb):
+    """As vLLM takes it, with its value behind it or behind a sign."""
+    command = importlib.import_module(f"jaxinfer.cli.{verb}").command
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    for option in options:
+        for flag in option.opts + option.secondary_opts:
+            underscored = f"--{flag.removeprefix('--').replace('-', '_')}"
+            if flag.startswith("--") and underscored != flag:
+                assert with_dashes(options, [underscored, "a_b"]) == [flag, "a_b"]
+                assert with_dashes(options, [f"{underscored}=--a_b", "--"]) == [f"{flag}=--a_b", "--"]
+                assert with_dashes(options, ["--", underscored]) == ["--", underscored], "a word"
+                assert with_dashes(options, ["x", f"{underscored}_x"]) == ["x", f"{underscored}_x"]
+    for option in options:
+        if not option.is_flag:
+            assert with_dashes(options, [option.opts[0], "--max_modl_len"])[1] == "--max_modl_len", "its value"
+
+
+@pytest.mark.parametrize(
+    "flag", ["--max_model_len", "--max-model-len", "--max_model_len=5", "--no_enable_prefix_caching"]
+)
+@pytest.mark.parametrize("before", ["--system", "--model", "--dtype", "--max-num-seqs"])
+def test_a_flag_with_underscores_is_no_value_of_another_flag_either(cli, before, flag):
+    outcome = cli("run", "demo", before, flag, "5")
+    assert outcome.code == 2
+    assert outcome.last_line.startswith(f"error: {before} needs a value, got none before {flag.replace('_', '-')}; ")
+
+
+def test_a_flag_with_underscores_is_told_and_cured_as_the_one_with_dashes(cli):
+    assert cli("plan", "demo", "--for", "cpu", "--max_model_len", "1K", "--no_enable_chunked_prefill").code == 0
+    assert "--max-model-len" in cli("plan", "demo", "--for", "cpu", "--max_model_len=1").last_line
+    assert "--served-model-name" in cli("serve", "--served_model_name", "a", "b", "demo").last_line
+    assert "did you mean '--max-model-len'?" in cli("plan", "demo", "--max_modl_len", "9").last_line

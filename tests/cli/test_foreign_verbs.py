@@ -36,8 +36,8 @@ CASES = {
     "plan demo --gpu 4090": "--gpu: use --for 4090",
     "plan demo --gpu=h100": "--gpu: use --for h100",
     "stop --all": "--all: one server is stopped at a time: `jaxinfer stop SERVER`, as `jaxinfer ps` shows them",
-    "bench compare a.json b.json": "bench compare asks two servers, --a URL and --b URL, got a file; a verb that "
-    "measures shows differences: `jaxinfer bench serve --compare FILE`",
+    "bench compare a.json b.json": "bench compare asks two servers, --a URL and --b URL, got a file; of reports "
+    "write `jaxinfer bench show b.json --compare a.json`",
     "connect zed": "connect has no settings of zed, which speaks OpenAI's or Ollama's API; enter "
     "http://127.0.0.1:8000/v1 for OpenAI's, http://127.0.0.1:8000 for Ollama's, and a served model (`jaxinfer connect` "
     "shows them of a running server)",

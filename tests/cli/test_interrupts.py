@@ -1,5 +1,6 @@
 """Ctrl-C while a verb still imports what it needs: numpy would make an ImportError of it, click ends in a traceback."""
 
+import signal
 import subprocess
 import sys
 
@@ -46,6 +47,65 @@ def test_ctrl_c_during_the_imports_ends_a_verb_without_a_word(verb, module):
     assert done.returncode == 130, done
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
     assert verb != "sanity" or "went on" not in done.stderr  # others look at files first, which is held
+
+
+# SIGTERM as the module is looked for, by an import that makes an ImportError of what comes within, as extensions' do
+TERMINATED = """
+import importlib.abc, os, signal, sys
+
+class Terminating(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == module and not self.came:
+            self.came = True
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except KeyboardInterrupt as error:
+                raise ImportError("as of an extension") from error
+
+    came = False
+
+module, hears_ctrl_c = sys.argv.pop(1), sys.argv.pop(1)
+signal.signal(signal.SIGINT, signal.default_int_handler if hears_ctrl_c == "True" else signal.SIG_IGN)
+sys.meta_path.insert(0, Terminating())
+from jaxinfer.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("hears_ctrl_c", [True, False], ids=["foreground", "background"])
+@pytest.mark.parametrize(
+    ("modules", "flags", "said"),
+    [
+        (
+            "jaxinfer.offline.batch msgspec numpy jaxinfer.offline.journal",
+            "",
+            "was answered; the same command begins anew",
+        ),
+        ("jaxinfer.offline.journal", "--resume", "more was answered; the same command goes on"),
+        (
+            "jaxinfer.runtime.nvidia jaxinfer.llm.dry_run jaxinfer.engine.scheduler",
+            "",
+            "was answered; the same command begins ",
+        ),
+        ("jaxinfer.llm.thread jaxinfer.llm.dry_run", "--in-process", "was answered; the same command begins anew"),
+    ],
+)
+def test_sigterm_during_the_imports_of_a_batch_says_how_to_go_on(tmp_path, modules, flags, said, hears_ctrl_c):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "hi"}\n')
+    words = [
+        "batch",
+        "demo",
+        str(tmp_path / "rows.jsonl"),
+        "-o",
+        str(tmp_path / "out.jsonl"),
+        "--dry-run",
+        *flags.split(),
+    ]
+    for module in modules.split():
+        call = [sys.executable, "-c", TERMINATED, module, str(hears_ctrl_c), *words]
+        done = subprocess.run(call, env=environment(), capture_output=True, text=True, timeout=60)
+        assert done.returncode == -signal.SIGTERM, (module, done)
+        assert done.stderr.splitlines()[-1].startswith(f"stopped  nothing {said}"), (module, done)
 
 
 # Ctrl-C between a coroutine's making and the event loop's taking it

@@ -83,7 +83,7 @@ def test_settings_change_the_plan_and_are_named(cli, folder):
 def test_a_model_that_does_not_fit_ends_in_a_value_that_does(cli, folder):
     outcome = cli("plan", folder, "--for", "l4", "--max-model-len", "32K")
     assert outcome.code == 4, "as a card that holds no context at all"
-    assert "lower --max-model-len to 23000" in outcome.last_line
+    assert "lower --max-model-len to 26000" in outcome.last_line
     assert cli("plan", folder, "--for", "l4", "--max-model-len", "23000").code == 0
 
 
@@ -112,7 +112,7 @@ def test_a_model_that_does_not_fit_has_a_plan_that_says_what_is_missing(cli, mod
     [
         (
             "Qwen/Qwen3-8B --for cpu --memory 17G --max-num-batched-tokens 32K",
-            "lower --max-num-batched-tokens to 4096, or raise --memory, now 17G",
+            "lower --max-num-batched-tokens to 4096, or raise --memory to 26G",
         ),
         (
             "Qwen/Qwen3-0.6B --for cpu --memory 20G --max-num-seqs 4096",
@@ -150,7 +150,7 @@ def test_a_context_that_does_not_fit_names_a_shorter_one_and_a_card(cli, folder)
     outcome = cli("plan", folder, "--for", "3090", "--max-model-len", "40000")
     assert (outcome.code, rows(outcome)["fits"].strip()) == (4, "no")
     assert "the pages must hold one sequence of 40,000 tokens" in outcome.last_line
-    assert "lower --max-model-len to 30000" in outcome.last_line
+    assert "lower --max-model-len to 32000" in outcome.last_line
     assert outcome.last_line.endswith("or take a card that holds it (--for 5090, l40s, h100)")
 
 
@@ -428,9 +428,9 @@ def test_the_list_says_of_each_model_whether_it_fits_a_card_and_with_how_much_co
         ("--for h200 --gpu-memory-utilization 0.05", "Qwen/Qwen3-8B", "no: raise --gpu-memory-utilization to 0.9"),
         ("--for h200 --gpu-memory-utilization 0.05", "Qwen/Qwen2.5-72B", "no: 129.53 GiB are missing"),
         ("--for cpu --memory 20G --max-num-seqs 4096", "Qwen/Qwen3-0.6B", "no: lower --max-num-seqs to 2048"),
-        ("--for 4090 --num-pages 9999", "Qwen/Qwen3-8B", "no: lower --num-pages to 470"),
+        ("--for 4090 --num-pages 9999", "Qwen/Qwen3-8B", "no: lower --num-pages to 510"),
         ("--for 4090 --kv-cache-memory-bytes 90G", "Qwen/Qwen3-8B", "no: lower --kv-cache-memory-bytes to 4"),
-        ("--for 4090 --max-model-len 40000", "Qwen/Qwen3-8B", "no: lower --max-model-len to 30000"),
+        ("--for 4090 --max-model-len 40000", "Qwen/Qwen3-8B", "no: lower --max-model-len to 32000"),
     ],
 )
 def test_the_list_names_the_setting_that_takes_the_memory(cli, asked, model, said):
@@ -441,6 +441,8 @@ def test_the_list_names_the_setting_that_takes_the_memory(cli, asked, model, sai
 
 def test_no_option_of_plan_is_ignored_beside_another(cli, monkeypatch):
     monkeypatch.setattr(nvidia, "list_gpus", list)
+    lines = cli("plan", "--list", "--for", "h100", "--max-num-batched-tokens", "100", "--max-num-seqs", "300").out
+    assert "no: --max-num-batched-tokens must be at least --max-num-seqs (300)" in lines
     refused = cli("plan", "demo", "--list")
     assert (refused.code, refused.last_line) == (
         2,

@@ -13,7 +13,7 @@ from jaxinfer.bench.http_client import sentence_of
 from jaxinfer.cli import plan
 from jaxinfer.cli.conversation import read_saved
 from jaxinfer.cli.options import as_given
-from jaxinfer.config import SETTINGS, size_words
+from jaxinfer.config import SETTINGS, config_from_sources, flag_of, size_words
 from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.runtime import nvidia
 from tests.cli.test_main import COMMANDS
@@ -124,6 +124,7 @@ NEEDED = {
     "jaxinfer batch": ["x.jsonl", "-o", "-"],
     "jaxinfer bench compare": ["--a", "", "--b", ""],
     "jaxinfer bench suite": ["vllm"],
+    "jaxinfer bench show": ["x.json"],
     **dict.fromkeys(("jaxinfer pull", "jaxinfer show", "jaxinfer rm"), ["x"]),
     "jaxinfer ppl": ["x.txt"],
 }
@@ -177,9 +178,46 @@ def test_a_fault_names_a_setting_as_it_was_given(cli, monkeypatch, model, tmp_pa
     file.write_text('enable_prefix_caching = true\nkv_layout = "contiguous"')
     said = cli("serve", "demo", "--config", os.fspath(file)).last_line
     assert said.startswith("error: enable_prefix_caching must be false with kv_layout contiguous")
+    assert said.endswith("; set enable_prefix_caching to false, or set kv_layout to paged")
     others = "not /x/num_pages, generation_config.json or 'run_ahead'"
     said = as_given(f"max_num_seqs 4 of page_size (--page-size), {others}", {})
     assert said == f"--max-num-seqs 4 of --page-size, {others}"
+
+
+@pytest.mark.parametrize("name", ["--quantization", "JAXINFER_QUANTIZATION"])
+def test_quantization_is_named_as_it_was_given(cli, monkeypatch, name):
+    flags = [name, "int8"] if name.startswith("--") else []
+    if not flags:
+        monkeypatch.setenv(name, "int8")
+    said = cli("plan", "Qwen/Qwen3-8B-FP8", "--for", "h100", *flags).last_line
+    assert said.startswith(f"error: {name} must be auto for weights that are quantized already")
+
+
+SWITCHES = [name for name, setting in SETTINGS.items() if setting.type is bool]
+
+
+@pytest.mark.parametrize("value", [True, False])
+@pytest.mark.parametrize("name", SWITCHES)
+def test_the_cure_of_a_switch_is_what_can_be_typed(name, value):
+    """Whoever has set it: a flag without a value, the variable's value, the key's."""
+    said, variable = f"set {name} to {str(value).lower()}", f"JAXINFER_{name.upper()}"
+    for sources in ({}, {name: flag_of(name)}, {name: flag_of(name, off=True)}):
+        verb, flag = as_given(said, sources).split()
+        context = plan.command.make_context("plan", [flag])
+        assert (verb, context.params[name]) == ("pass", value)
+    assert as_given(said, {name: variable}) == said.replace(name, variable)
+    assert getattr(config_from_sources(env={variable: str(value).lower()}).config, name) is value
+    assert as_given(said, {name: "settings.toml"}) == said
+
+
+def test_no_text_gives_a_switch_a_value():
+    options = (param for _, command in COMMANDS for param in command.params if isinstance(param, click.Option))
+    flags = {flag for option in options if option.is_flag for flag in option.opts + option.secondary_opts}
+    assert {flag_of(name, off=True) for name in SWITCHES} <= flags
+    listed = "|".join(map(re.escape, sorted(flags)))
+    valued = re.compile(rf"(?<![\w-])(?:{listed})(?: to |=| )(?:true|false|on|off|1|0)\b")
+    for path in sorted(ROOT.rglob("*.py")):
+        assert not valued.search(texts_in(ast.parse(path.read_text("utf-8")))), path
 
 
 def texts_in(node: ast.AST) -> str:
@@ -277,3 +315,28 @@ def test_a_setting_is_told_by_the_flag_that_was_typed(cli, given, flag):
 @pytest.mark.parametrize(("size", "said"), [(0, "0 bytes"), (1, "1 byte"), (2, "2 bytes"), (2**20, "1.0 MiB")])
 def test_one_byte_is_no_plural(size, said):
     assert size_words(size) == said
+
+
+VERBS_OF_A_MODEL = (
+    "run,M,hi;chat,M;serve,M;show,M;plan,M;batch,M,F,-o,O;ppl,M,F;sanity,M;sanity,demo,M;profile,M;warmup,M;bench,latency,M;"
+    "bench,throughput,M;pull,M;rm,M"
+)
+
+
+@pytest.mark.parametrize("words", VERBS_OF_A_MODEL.split(";"))
+def test_a_model_that_is_not_there_has_one_exit_code_in_every_verb(cli, tmp_path, monkeypatch, words):
+    monkeypatch.setattr("jaxinfer.bench.sanity.measure", _measured)
+    (tmp_path / "rows.jsonl").write_text("hello\n")
+    names = {"M": str(tmp_path / "nope"), "F": str(tmp_path / "rows.jsonl"), "O": str(tmp_path / "out.jsonl")}
+    outcome = cli(*(names.get(word, word) for word in words.split(",")))
+    assert outcome.code == 3, outcome.last_line
+
+
+def _measured(config, *_):
+    """What measures is made up, as the demo takes seconds."""
+    from jaxinfer.bench.sanity import NOTHING
+    from jaxinfer.checkpoint.resolve import local_folder
+
+    if config.model != "demo":
+        local_folder(config.model)
+    return NOTHING, []

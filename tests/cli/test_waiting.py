@@ -11,8 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from jaxinfer.bench import serve
+from jaxinfer.bench.http_client import Target
+from jaxinfer.bench.serve import progress_of
 from jaxinfer.cli import checklist
-from jaxinfer.llm.events import Event
+from jaxinfer.llm.events import STAGES, TEXTS, Event
 from jaxinfer.server.app import create_app
 from jaxinfer.server.presence import Presence
 from tests.cli.test_talker import announced
@@ -106,3 +108,20 @@ def test_a_server_that_has_failed_is_told_with_its_own_words(cli, model):
         outcome = cli("run", "hi", "--url", f"http://127.0.0.1:{port}")
     assert outcome.code == 5 and "the engine has failed and cannot answer" in outcome.last_line
     assert "--url" not in outcome.last_line
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (Event("load", "", 5 * 10**8, 10**9), "loading 0.50 of 1.00 GB"),
+        (Event("compile", "decode 7", 7, 27), "compiling 7 of 27"),
+        (Event("run", "decode 7", 7, 27), "running steps once more, 7 of 27"),
+        (Event("wait", "engines are ready", 1, 4), "1 of 4 engines are ready"),
+        (TEXTS, "which still starts"),
+    ],
+    ids=STAGES[:3] + ("wait", "read"),
+)
+def test_what_a_server_that_starts_does_is_told(event, said):
+    with starting("starting", seconds=0.0) as (llm, url):
+        llm.status, llm.progress = "starting", event
+        assert progress_of(Target(url)) == said

@@ -39,7 +39,7 @@ def is_failing(engine: Engine) -> bool:
     return engine.is_failing
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sets(st.integers(0, 30), max_size=20), st.sampled_from(["run", "wait"]))
 def test_it_is_failing_from_the_second_failure_in_a_row_until_a_step_succeeds(failing, kind):
     client = Client(make_limits(run_ahead=0), Faults(*(Fault(kind, step) for step in failing)))

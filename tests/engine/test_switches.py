@@ -85,6 +85,6 @@ def test_limits_that_contiguous_pages_cannot_have_are_refused(changes, message):
 
 
 def test_the_combination_is_refused_before_anything_is_loaded():
-    with pytest.raises(ConfigError, match="turn it off, or leave kv_layout paged"):
+    with pytest.raises(ConfigError, match="set enable_prefix_caching to false, or set kv_layout to paged"):
         EngineConfig(kv_layout="contiguous")
     assert EngineConfig(kv_layout="contiguous", enable_prefix_caching=False).scheduling == "continuous"

@@ -113,7 +113,7 @@ def programs(draw: st.DrawFn) -> list[Value]:
     return values
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(programs(), st.booleans(), st.randoms(use_true_random=False))
 def test_any_program_of_values_is_what_it_says_in_any_order_of_asking(values, begins, random):
     wanted = [believed(one) for one in values]

@@ -93,6 +93,18 @@ def test_a_post_processor_that_adds_an_id_beyond_the_logits_is_refused_at_start(
         text.facts_for(INFO)
 
 
+@pytest.mark.parametrize("token_id", [383, 384, 1535, 2**32 - 1])
+def test_a_vocabulary_with_an_id_beyond_the_logits_is_refused_at_start(token_id):
+    model = json.loads(tokenizer_json())["model"]
+    model["vocab"] |= {"zq": token_id}
+    text = text_with(model=model)
+    if token_id < INFO.vocab_size:
+        text.facts_for(INFO)
+        return
+    with pytest.raises(CheckpointError, match=rf"vocab_size \(384\), and its highest is {token_id}. Use the tokenizer"):
+        text.facts_for(INFO)
+
+
 def test_added_tokens_beyond_the_logits_are_named_at_start(caplog):
     given = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized", "special"], False)
     added = json.loads(tokenizer_json())["added_tokens"]

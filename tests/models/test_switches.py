@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from jaxinfer.errors import CheckpointError
@@ -73,7 +73,6 @@ MADE_OF = ["rope", "rotary_pos_emb", "gated_mlp", "swiglu", "causal", "norm", "p
 ADDED = ["sandwich", "scaling", "bias", "yarn", "dynamic", "interleaved", "extra", "xyz", "1p", "cross"]
 
 
-@settings(deadline=None)
 @given(st.sampled_from(SWITCH), st.sampled_from(MADE_OF), st.sampled_from(OFF_VALUES))
 def test_what_every_model_here_is_made_of_is_never_taken_for_off(first: str, part: str, off: Any) -> None:
     key = f"{first}_{part}".removeprefix("_")
@@ -81,7 +80,6 @@ def test_what_every_model_here_is_made_of_is_never_taken_for_off(first: str, par
         config_from_hf({**QWEN3_8B, key: off})
 
 
-@settings(deadline=None)
 @given(st.sampled_from(SWITCH), st.sampled_from(MADE_OF), st.sampled_from(ADDED), st.booleans())
 def test_what_is_added_to_a_part_may_be_off(first: str, part: str, added: str, is_last: bool) -> None:
     key = "_".join(filter(None, [first, part, added] if is_last else [first, added, part]))
@@ -89,7 +87,6 @@ def test_what_is_added_to_a_part_may_be_off(first: str, part: str, added: str, i
     assert config_from_hf({**QWEN3_8B, key: False}) == config_from_hf(QWEN3_8B)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(["scale", "multiplier", "scaling"]), st.sampled_from(["", "xyz"]), st.sampled_from([0, 0.0]))
 def test_a_factor_of_nothing_is_refused(factor: str, last: str, off: Any) -> None:
     key = f"{factor}_{last}".removesuffix("_")

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxinfer.offline.starts import LONGEST_WAIT, Starts
@@ -161,7 +161,6 @@ def test_a_cancelled_row_takes_no_place():
     asyncio.run(test())
 
 
-@settings(deadline=None)  # an event loop's turns take as long as the machine is busy
 @given(
     st.lists(
         st.tuples(st.lists(st.integers(0, 1), min_size=1, max_size=12), st.integers(1, 5)), min_size=1, max_size=30

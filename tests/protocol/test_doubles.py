@@ -62,7 +62,6 @@ def show(step):
     return step if isinstance(step, int) else ascii(step[:64])
 
 
-@settings(deadline=None)
 @given(places(), st.sampled_from(TOO_LARGE + TOO_SMALL))
 def test_a_number_that_overflows_is_refused_by_its_path_at_any_place_of_any_body(place, number):
     body, steps = place
@@ -72,7 +71,6 @@ def test_a_number_that_overflows_is_refused_by_its_path_at_any_place_of_any_body
     assert refusal.value.param == path_of(steps)
 
 
-@settings(deadline=None)
 @given(places(), st.sampled_from(FINITE))
 def test_a_number_that_does_not_is_read_as_ever(place, number):
     body, _ = place
@@ -80,7 +78,6 @@ def test_a_number_that_does_not_is_read_as_ever(place, number):
     assert repr(parse_body(raw.encode())) == repr(json.loads(raw))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**32), min_size=1, max_size=300), st.sampled_from(TOO_LARGE + TOO_SMALL), st.data())
 def test_a_body_of_token_ids_is_no_exception(ids, number, data):
     position = data.draw(st.integers(0, len(ids)))
@@ -188,7 +185,7 @@ PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(tree=PLAIN, wrong=st.sampled_from(NO_JSON), steps=st.lists(st.sampled_from(["a", 1]), max_size=4))
 def test_what_json_cannot_hold_is_refused_by_its_path_and_nothing_else_is(tree, wrong, steps):
     check_json(tree, "x")

@@ -11,7 +11,7 @@ from jaxinfer.protocol.anthropic import CountTokensWire, MessagesWire, read_coun
 from jaxinfer.protocol.body import parse_body
 from jaxinfer.protocol.chat import CHAT_REFUSED, ChatWire, read_chat
 from jaxinfer.protocol.completions import COMPLETION_REFUSED, CompletionWire, read_completion
-from jaxinfer.protocol.fields import IGNORED, SAMPLING_FIELDS, warning_text
+from jaxinfer.protocol.fields import SAMPLING_FIELDS, Ignored, warning_text
 from jaxinfer.protocol.open_responses import ResponseWire, read_response_request
 from jaxinfer.protocol.tokenize import DetokenizeWire, TokenizeWire, read_detokenize, read_tokenize
 from jaxinfer.protocol.validate import validate_sampling
@@ -82,7 +82,8 @@ KNOWN["tool_choice"] = VALUES | st.dictionaries(
 def names(*wires: type) -> list[str]:
     own = {name for wire in wires for name in wire.__struct_fields__}
     return sorted(
-        (own | SAMPLING_FIELDS | CHAT_REFUSED.keys() | COMPLETION_REFUSED.keys() | IGNORED | {"x"}) - KNOWN.keys()
+        (own | SAMPLING_FIELDS | CHAT_REFUSED.keys() | COMPLETION_REFUSED.keys() | {*Ignored.__struct_fields__, "x"})
+        - KNOWN.keys()
     )
 
 
@@ -104,7 +105,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS.keys())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(body=BODIES)
 def test_a_reader_returns_or_refuses_whatever_the_fields_hold(reader, body):
     try:
@@ -117,7 +118,7 @@ def test_a_reader_returns_or_refuses_whatever_the_fields_hold(reader, body):
         assert str(error).isprintable()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(raw=st.binary(max_size=60) | st.text(alphabet='{}[]":,\\ud80019eNaInf-.tr', max_size=60).map(str.encode))
 def test_bytes_are_an_object_or_refused(raw):
     try:
@@ -128,13 +129,13 @@ def test_bytes_are_an_object_or_refused(raw):
         assert body == json.loads(raw)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(body=st.dictionaries(st.text(max_size=5), VALUES, max_size=3))
 def test_an_object_comes_back_as_it_was_sent(body):
     assert parse_body(json.dumps(body).encode()) == body
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(unknown=st.lists(st.text(), max_size=40))
 def test_a_warning_is_one_short_line_of_printable_ascii(unknown):
     text = warning_text(tuple(unknown))

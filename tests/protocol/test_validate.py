@@ -303,6 +303,17 @@ def test_a_wire_types_error_names_the_path():
     assert str(caught.value) == "items[0][...] must be an integer, got true or false; send an integer"
 
 
+@pytest.mark.parametrize("field", ["type", "of"])
+def test_a_field_that_a_wire_type_lacks_is_named_with_its_place(field):
+    inner = msgspec.defstruct("Inner", [(field, str)])
+    listed = msgspec.defstruct("Wire", [("items", list[inner])])
+    for given, kind, place in (({}, inner, field), ({"items": [{}]}, listed, f"items[0].{field}")):
+        with pytest.raises(InvalidRequest) as caught:
+            convert(given, kind)
+        assert (str(caught.value), caught.value.param) == (f"{place} must be given; send it", place)
+        assert caught.value.code == "missing_required_parameter"
+
+
 CURED = (
     "chat",
     "completions",
@@ -327,7 +338,17 @@ def test_a_refusal_of_a_field_ends_with_what_to_do(room):
 
 
 def test_a_value_that_is_no_choice_is_refused_in_words():
-    with pytest.raises(
-        InvalidRequest, match=r"^effort must be one of the values that /docs names, got 'x'; take one of them$"
+    effort = Literal["low", "high"]
+    law = "must be one of high, low, got 'x'; take one of them"
+    for given, kind, place in (
+        ({"effort": "x"}, TypedDict("Wire", {"effort": effort}), "effort"),
+        (
+            {"of": [{"effort": "x"}]},
+            TypedDict("Wire", {"of": list[TypedDict("Inner", {"effort": effort})]}),
+            "of[0].effort",
+        ),
+        ({"of": {"a": "x"}}, TypedDict("Wire", {"of": dict[str, effort] | None}), "of[...]"),
     ):
-        convert({"effort": "x"}, TypedDict("Wire", {"effort": Literal["low", "high"]}))
+        with pytest.raises(InvalidRequest) as refusal:
+            convert(given, kind)
+        assert str(refusal.value) == f"{place} {law}"

@@ -31,6 +31,7 @@ from jaxinfer.runtime.backends import (
     NARROW,
     NARROW_ROWS,
     SMALL_ROWS,
+    WIDENED_ROWS,
     XLA_ONLY,
     Backend,
     Backends,
@@ -276,6 +277,7 @@ def named(value: object) -> str:
 
 
 ATTENTION, LINEARS, BATCH = 1, 5, 3  # qkv of the first layer and of others, o, gate and up, down; all but qkv
+W8A8 = 4  # one qkv for all layers
 EXTEND = 2  # rotation and pages, attention
 
 
@@ -328,13 +330,16 @@ def test_all_layers_of_a_decode_step_are_one_chain(rows):
 
 
 @pytest.mark.parametrize("sharing", ["block", "channel", "tensor"])
-def test_weights_in_fp8_are_multiplied_by_our_kernels_in_steps_of_few_rows(sharing):
+def test_weights_in_fp8_are_multiplied_by_our_kernels_in_steps_of_all_sizes(sharing):
     model = changed(published=dataclasses.replace(PUBLISHED, groups=((("Linear",), Fp8(sharing)),)))
+    assert choose_backends("auto", model, "bfloat16", 64, H20).extend_linear is Backend.MOSAIC
     assert linears_supported(model, jnp.dtype(jnp.bfloat16), CHAINED.of_sm90)
-    found = [kernels_of_decode(CHAINED, rows, model) for rows in (1, SMALL_ROWS + 1, MEDIUM_ROWS, MEDIUM_ROWS + 1)]
-    assert found == [(0, 1)] * 3 + [(ATTENTION, 0)], "one chain, or the attention alone"
-    keys = (ExtendBucket(tokens, 1, 1) for tokens in (8, MEDIUM_ROWS, LARGE_ROWS))
-    assert [kernels_for(model, CHAINED, key).products.align for key in keys] == [8, 8, 1]
+    found = [kernels_of_decode(CHAINED, rows, model) for rows in (1, SMALL_ROWS + 1, WIDENED_ROWS, WIDENED_ROWS + 1)]
+    assert found == [(0, 1)] * 3 + [(ATTENTION + W8A8, 0)], "one chain, or a kernel for each"
+    found = [kernels_of_extend(CHAINED, tokens, 1, model) for tokens in (8, WIDENED_ROWS, WIDENED_ROWS + 8, LARGE_ROWS)]
+    assert found == [(EXTEND + LINEARS, 0), (0, 1), (EXTEND + W8A8, 0), (EXTEND + W8A8, 0)]
+    left = dataclasses.replace(CHAINED, extend_linear=Backend.XLA)
+    assert kernels_of_extend(left, LARGE_ROWS, 1, model) == (EXTEND, 0)
 
 
 def test_other_formats_are_left_to_xla():

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.typing import DTypeLike
 
 from jaxinfer.layers.attention import RawHeads
 from jaxinfer.layers.batch import Batch
@@ -18,6 +19,9 @@ from jaxinfer.models.published import Fp8, Published, Sharing
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import step
 from jaxinfer.runtime.backends import kernels_for
+from jaxinfer_kernels.linear import sm90_w8a8
+from jaxinfer_kernels.linear import xla as xla_linear
+from jaxinfer_kernels.linear.quantized import Quantized
 from tests.support.hopper import all_mosaic, gpu
 from tests.support.parity import dense_logits
 from tests.support.teacher_forced import (
@@ -187,6 +191,26 @@ def by_xla(name: str, precision: str) -> list[np.ndarray]:
     return forced_logits(step.Model(MODELS[name], dense), params, MANY, way, gpu())
 
 
+@functools.cache
+def in_fp8_by_xla(name: str) -> list[np.ndarray]:
+    """Of MANY, by our kernels, but XLA multiplies what rows and weights in fp8 stand for."""
+
+    def product(
+        x: jax.Array, scale: jax.Array, w: Quantized, *, dtype: DTypeLike, gated: bool = False, tuning: object
+    ) -> jax.Array:
+        codes = jax.lax.optimization_barrier(x)  # else XLA spares rows that it widens again the rounding
+        wide = (codes.astype(np.float32) * scale[:, None]).astype(dtype)
+        return (xla_linear.gate_up if gated else xla_linear.linear)(wide, w)
+
+    model = step.Model(MODELS[name], dense, all_mosaic(MODELS[name], MANY.page_size, gpu()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sm90_w8a8, "product", product)
+        jax.clear_caches()  # what is compiled is not compiled anew
+        found = forced_logits(model, weights(name), MANY, "pieces", gpu())
+    jax.clear_caches()
+    return found
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("work", "way"),
@@ -195,11 +219,11 @@ def by_xla(name: str, precision: str) -> list[np.ndarray]:
 )
 @pytest.mark.parametrize("name", MODELS)
 def test_mosaic_is_as_near_to_float32_as_xla_is(name, work, way):
-    wanted, xla = by_xla(name, "float32"), by_xla(name, "bfloat16")
+    wanted, xla = by_xla(name, "float32"), in_fp8_by_xla(name) if name in FP8 else by_xla(name, "bfloat16")
     assert clear_share(np.concatenate(wanted)) >= 0.8
     model = step.Model(MODELS[name], dense, all_mosaic(MODELS[name], work.page_size, gpu()))
     (bucket,) = work.limits(model.config.vocab_size).extend_buckets
     by_token = kernels_for(model.config, model.backends, bucket).reads_by_token
-    assert by_token == (work is SMALL_STEPS and name not in FP8)  # of fp8, XLA has more than 128 rows
+    assert by_token == (work is SMALL_STEPS and name not in FP8)  # of fp8, more than 64 rows are no sequence
     got = forced_logits(model, weights(name), work, way, gpu())
-    assert all_faults(got, xla[: len(got)], wanted[: len(got)]) == {}
+    assert all_faults(got, xla[: len(got)], wanted[: len(got)], in_fp8=name in FP8) == {}

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -87,6 +88,23 @@ def test_progress_names_every_program_once(cold: Start) -> None:
     total = len(names)
     assert [(done, of) for _, done, of, _, _ in cold.seen] == [(i + 1, total) for i in range(total)]
     assert not any(cached for *_, cached in cold.seen)
+
+
+@pytest.mark.parametrize("is_gpu", [False, True])
+def test_what_runs_once_all_is_compiled_is_told_before_it_runs(
+    cache: ExecutableCache, cold: Start, *, is_gpu: bool
+) -> None:
+    """On a GPU each program, for its graph; elsewhere what runs already."""
+    runner, told = make_runner(limits=FEW), list[tuple[str, int, int]]()
+
+    def tell(name: str, done: int, total: int, *_: object) -> None:
+        if is_gpu and done == total:
+            runner._device = SimpleNamespace(platform="gpu")
+
+    runner.warm_up(tell, cache, lambda *one: told.append(one))
+    names = [program.name for program in runner._programs.values()]
+    counted = [(name, done, len(names)) for done, name in enumerate([*names, ""])]
+    assert told == (counted if is_gpu else [("what is compiled, on padding", 0, 0)])
 
 
 def test_the_largest_steps_are_begun_first(cold: Start) -> None:
@@ -239,7 +257,7 @@ def test_a_decode_step_is_also_warmed_with_its_upload_on_the_device(warm: Start)
     runner, given = warm.runner, []
     executable = runner._executables[Decode(10)]
     runner._executables[Decode(10)] = lambda *arguments: given.append(arguments[-1]) or executable(*arguments)
-    runner._make_graphs([runner._programs[Decode(10)]])
+    runner._make_graph(runner._programs[Decode(10)])
     runner._executables[Decode(10)] = executable
     assert isinstance(given[-1], jax.Array)
 

@@ -1,5 +1,6 @@
 """A FakeLLM whose answers are texts, through the demo's tokenizer and the text side that real answers go through."""
 
+import dataclasses
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from jaxinfer.text.tools.formats import Format
 from jaxinfer.text.tools.reader import ToolUse
 from tests.server.fakes import INFO, FakeLLM
 
-EOS = 1529  # <|im_end|>
+EOS, VOCAB_SIZE = 1529, 1536  # <|im_end|>; the demo's
 
 
 class ScriptedLLM(FakeLLM):
@@ -23,7 +24,7 @@ class ScriptedLLM(FakeLLM):
 
     def __init__(self, *says: str, piece: int = 1, finish: str = "stop", form: Format = "hermes") -> None:
         self.text: TextSide = load_text(EngineConfig(tool_call_parser=form), DEMO_FOLDER)
-        facts = self.text.facts_for(INFO)
+        facts = self.text.facts_for(dataclasses.replace(INFO, vocab_size=VOCAB_SIZE))
         super().__init__(tool_format=facts.tool_format, has_thinking=facts.has_thinking)
         self._says, self._piece, self._finish = says, piece, finish
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from openai.types.responses import response_create_params
 
-from jaxinfer.protocol.anthropic import MESSAGES_IGNORED, MESSAGES_REFUSED, CountTokensWire, MessagesWire
-from jaxinfer.protocol.fields import IGNORED, SAMPLING_FIELDS
+from jaxinfer.protocol.anthropic import MESSAGES_REFUSED, CountTokensWire, MessagesIgnored, MessagesWire
+from jaxinfer.protocol.fields import SAMPLING_FIELDS, Ignored, ignored_by
 from jaxinfer.protocol.open_responses import RESPONSE_REFUSED, ResponseWire
 from jaxinfer.protocol.structured import STRUCTURED
 from tests.server.fakes import FakeLLM
@@ -25,7 +25,11 @@ LEAST: dict[str, dict[str, Any]] = {
 }
 WIRES = {RESPONSES: ResponseWire, MESSAGES: MessagesWire, COUNT: CountTokensWire}
 TABLES = {RESPONSES: RESPONSE_REFUSED, MESSAGES: MESSAGES_REFUSED, COUNT: MESSAGES_REFUSED}
-IGNORING = {RESPONSES: IGNORED, MESSAGES: MESSAGES_IGNORED, COUNT: MESSAGES_IGNORED}
+IGNORING = {
+    RESPONSES: ignored_by(Ignored),
+    MESSAGES: ignored_by(MessagesIgnored),
+    COUNT: ignored_by(MessagesIgnored),
+}
 # The names of Anthropic's reference, in its order: of /v1/messages, the beta's among them
 ANTHROPIC_FIELDS = """
 model max_tokens messages system stop_sequences temperature top_k top_p stream tools tool_choice thinking metadata

@@ -9,7 +9,7 @@ from jaxinfer.server.docs import page
 from jaxinfer.server.openapi import openapi_document
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey
-from tests.server.fakes import FakeLLM
+from tests.server.fakes import INFO, FakeLLM
 from tests.server.http import ask, error_of
 
 
@@ -49,7 +49,7 @@ def test_the_page_names_every_route_field_status_and_answer():
 
 
 def test_each_example_is_a_body_that_the_server_takes():
-    document = openapi_document(20, 256, has_keys=False)
+    document = openapi_document(20, 256, has_keys=False, model=INFO.served_names[0])
     for path, methods in document["paths"].items():
         if "requestBody" in methods.get("post", {}):
             example = methods["post"]["requestBody"]["content"]["application/json"]["example"]

@@ -122,8 +122,8 @@ def test_a_number_that_is_not_json_names_its_field():
 
 
 def test_sixty_four_levels_and_a_whole_surrogate_pair_pass():
-    nested = b'{"messages": [{"role": "user", "content": "\\ud83d\\ude00 \\\\ud800"}], "metadata": '
-    nested += b"[" * 62 + b"]" * 62 + b"}"
+    nested = b'{"messages": [{"role": "user", "content": "\\ud83d\\ude00 \\\\ud800"}], "metadata": {"a": '
+    nested += b"[" * 61 + b"]" * 61 + b"}}"
     llm = FakeLLM()
     assert post(llm, CHAT, nested).status_code == 200
     assert llm.rendered[0]["messages"][0]["content"] == "\U0001f600 \\ud800"
@@ -140,7 +140,7 @@ def test_what_stands_in_a_string_is_no_value(text):
 
 
 def test_as_many_values_as_the_limit_allows_pass():
-    raw = b'{"prompt": "x", "metadata": [%s1]}'
+    raw = b'{"prompt": "x", "metadata": {"a": [%s1]}}'
     fitting = MAX_VALUES - raw.count(b":") - raw.count(b",") - raw.count(b"[") - raw.count(b"{")
     assert post(FakeLLM(), COMPLETIONS, raw % (b"1," * fitting)).status_code == 200
     assert post(FakeLLM(), COMPLETIONS, raw % (b"1," * (fitting + 1))).status_code == 400

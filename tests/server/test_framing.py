@@ -87,7 +87,7 @@ def framed(content, chunks):
     return "transfer-encoding: chunked", b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in [*parts, b""])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     requests=st.lists(st.tuples(st.sampled_from([None, *OFFERS]), st.integers(-1, 3)), min_size=1, max_size=4),
     cuts=st.lists(st.integers(0, 2000), max_size=4),
@@ -149,7 +149,7 @@ SPLITS = st.sampled_from([", ", ",", " ,\t", "\ntransfer-encoding: "])
 CHUNKED = b"2\r\n{}\r\n0\r\n\r\n"
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(CODINGS, SPLITS, st.sampled_from(["chunked", "Chunked"]), st.sampled_from(["1.1", "1.0"]))
 def test_transfer_codings_before_chunked_are_a_501_that_names_them(llm, port, codings, split, last, version):
     num_calls = len(llm.calls)
@@ -247,7 +247,7 @@ def test_utf_8_is_what_it_is_however_that_is_said(app, parameters):
     assert response.status_code == 200
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(st.text(st.characters(codec="latin-1", exclude_categories=["Cc"]), max_size=20))
 def test_no_content_type_is_a_5xx(app, text):
     for value in (text, f"application/json;{text}", f"application/json; charset={text}"):

@@ -390,7 +390,7 @@ def test_a_minute_s_requests_may_come_at_once_and_then_one_by_one():
 SPACES = st.text(" \t", max_size=3)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(SPACES, SPACES, SPACES.filter(bool), st.booleans())
 def test_white_space_around_a_key_is_no_part_of_it(locked, before, behind, between, is_bearer):
     """As on the wire: what is around a header's value is none of it, and any of it may follow the scheme."""

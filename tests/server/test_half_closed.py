@@ -75,7 +75,7 @@ def test_who_stops_sending_gets_its_answer_and_then_the_end(port, path, stream):
     assert (LAST[path] in got) if stream else json.loads(got.partition(b"\r\n\r\n")[2])
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(ROUTES)), st.data())
 def test_a_request_that_is_cut_short_is_a_400_wherever_it_is_cut(port, path, data):
     whole = asked(path)
@@ -83,7 +83,7 @@ def test_a_request_that_is_cut_short_is_a_400_wherever_it_is_cut(port, path, dat
     assert got.startswith(b"HTTP/1.1 400 ") and b"cut short" in got
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(ROUTES)), st.integers(1, 3), st.booleans(), st.data())
 def test_one_that_is_cut_short_behind_others_is_a_400_in_its_turn(port, path, num_whole, stream, data):
     cut = asked(path)

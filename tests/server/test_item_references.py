@@ -39,7 +39,7 @@ def respond(app: Any, items: Any, **fields: Any) -> dict[str, Any]:
     return named_events(answer.text)[-1]["response"] if fields.get("stream") else answer.json()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.lists(PART, max_size=4), st.booleans()), min_size=1, max_size=3), st.data())
 def test_a_reference_is_the_item_that_it_names(answers, data):
     """Whole or streamed, with its type and without, some of a conversation's items or all of them."""
@@ -106,7 +106,7 @@ def test_an_item_is_named_once():
     assert error["param"] == "input[3].id" and "input[1]" in error["message"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.lists(PART, max_size=3), min_size=1, max_size=4), st.data())
 def test_a_reference_to_what_the_conversation_has_already_adds_nothing(answers, data):
     """Of any response that the request goes on from, near or far."""

@@ -80,6 +80,7 @@ def test_leaving_aborts_what_runs_also_when_another_request_waits_behind_it_on_t
 
 
 def test_nothing_is_kept_of_a_connection_that_was_reset():
+    gc.freeze()  # what is there already: a whole run leaves so much that the collector takes seconds for it
     known = weakref.WeakSet()
 
     class Known(BoundedProtocol):

@@ -126,7 +126,7 @@ def answers_in(received):
     return found
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, suppress_health_check=list(HealthCheck))
 @given(
     goods=st.lists(GOOD, min_size=1, max_size=3),
     kind=st.sampled_from(sorted(MALFORMED)),

@@ -311,6 +311,12 @@ def test_models_have_a_tag_and_are_known_without():
     assert post(FakeLLM(), "/api/show", {"model": "huge"}).status_code == 404
 
 
+@pytest.mark.parametrize("body", [{}, {"model": ""}, {"name": ""}, {"verbose": True}, {"model": None}])
+def test_what_is_to_be_shown_must_be_named_as_ollama_says(body):
+    refusal = post(FakeLLM(), "/api/show", body)
+    assert (refusal.status_code, refusal.json()["error"]) == (400, "model is required")
+
+
 @pytest.mark.parametrize("gpu_bytes", [0, 5_000_000])
 def test_what_is_loaded_stays_and_says_how_much_of_it_is_on_a_gpu(gpu_bytes):
     facts = CheckpointFacts(weight_bytes=3_000_000)

@@ -62,7 +62,7 @@ def app(tmp_path_factory):
 
 
 @pytest.mark.parametrize("path", BODIES)
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_it_is_refused_at_any_place_of_any_route_s_body(app, path, data):
     body = MORE | BODIES[path]

@@ -8,8 +8,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from jaxinfer.llm.events import Event
+from jaxinfer.llm.events import STAGES, TEXTS, Event
 from jaxinfer.llm.types import Delta
+from jaxinfer.protocol.answers import _START
 from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey
@@ -164,7 +165,8 @@ def test_load_tells_of_the_pages_once_there_are_any():
 
 def test_load_tells_how_far_a_start_is():
     llm = FakeLLM(status="starting")
-    for event in (Event("load", "", 5, 9), Event("compile", "extend 16x16", 7, 27)):
+    assert _START["start"]["properties"]["stage"] == {"enum": [*STAGES]}
+    for event in (Event("load", "", 5, 9), *(Event(stage, "extend 16x16", 7, 27) for stage in STAGES), TEXTS):
         llm.progress = event
         expected = {"stage": event.kind, "done": event.done, "total": event.total}
         assert ask(llm, "GET", "/load").json() == {"server_load": 0, "start": expected}

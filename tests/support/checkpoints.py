@@ -102,10 +102,10 @@ def write_checkpoint(
 
 
 def write_golden(folder: Path, model: GoldenModel) -> Path:
-    """Write one of the models that transformers answered for; the tokenizer knows more ids than it does."""
+    """Write one of the models that transformers answered for; its tokenizer has a token, for the model has few ids."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "config.json", dict(model.raw))
-    write_tokenizer(folder)
+    Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).save(str(folder / "tokenizer.json"))
     write_shards(folder, {name: tensor(model, name, shape) for name, shape in tensor_shapes(model.raw).items()})
     return folder
 

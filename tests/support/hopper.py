@@ -13,10 +13,7 @@ def gpu() -> jax.Device:
 
 
 def all_mosaic(model: ModelConfig, page_size: int, device: jax.Device) -> Backends:
-    """What attention_backend mosaic chooses for a bf16 model; fails if any op of a step is left to another backend.
-
-    Of weights in fp8, XLA has the prompts.
-    """
+    """What attention_backend mosaic chooses for a bf16 model; fails if any op of a step is left to another backend."""
     backends = choose_backends("mosaic", model, "bfloat16", page_size, device)
     chosen = {**vars(backends)}
     assert chosen.pop("gpu") == HopperGpu.of(device)
@@ -26,7 +23,6 @@ def all_mosaic(model: ModelConfig, page_size: int, device: jax.Device) -> Backen
     by_word = {"masks": sm90_argmax.masks_supported, "sampling": sm90_draw.supported}
     for op, supported in by_word.items():  # of other vocabularies, as in some tests, no bits are whole words
         assert (chosen.pop(op) is Backend.MOSAIC) == supported(model.vocab_size)
-    assert (chosen.pop("extend_linear") is Backend.XLA) == model.is_quantized
     others = {op: backend for op, backend in chosen.items() if backend is not Backend.MOSAIC}
     assert not others
     return backends

@@ -226,15 +226,21 @@ def clear_share(wanted: np.ndarray) -> float:
     return float(np.mean(_gaps(wanted) > CLEAR))
 
 
-def faults(got: np.ndarray, xla: np.ndarray, wanted: np.ndarray) -> list[str]:
-    """What is wrong with logits f32[T, V], against XLA's of the same precision and float32's."""
+def faults(got: np.ndarray, xla: np.ndarray, wanted: np.ndarray, *, in_fp8: bool = False) -> list[str]:
+    """What is wrong with logits f32[T, V], against XLA's of the same precision and float32's.
+
+    in_fp8: rows of activations are too. Other tokens then win even by XLA, and may at twice as many places.
+    """
     mine, bound = distance(got, wanted), distance(xla, wanted)
     found = [
         f"{name} distance {a:.4f} from float32, XLA's is {b:.4f}"
         for name, a, b in (("worst", mine.worst, bound.worst), ("typical", mine.typical, bound.typical))
         if not a <= 2 * b  # so that NaN is a fault
     ]
-    flips = (got.argmax(axis=-1) != wanted.argmax(axis=-1)) & (_gaps(wanted) > CLEAR)
+    flips, xlas = (one.argmax(axis=-1) != wanted.argmax(axis=-1) for one in (got, xla))
+    flips &= _gaps(wanted) > CLEAR
+    if in_fp8 and flips.sum() <= 2 * xlas.sum():
+        return found
     return found + [f"another token wins at {place} by a gap above {CLEAR}" for place in np.flatnonzero(flips)]
 
 
@@ -311,7 +317,10 @@ def forced_logits(
     return [np.concatenate(rows)[-work.forced :] for rows in run.logits]
 
 
-def all_faults(got: Sequence[np.ndarray], xla: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> dict:
+def all_faults(
+    got: Sequence[np.ndarray], xla: Sequence[np.ndarray], wanted: Sequence[np.ndarray], *, in_fp8: bool = False
+) -> dict:
     """Of the sequences that have any, by index."""
-    found = {i: faults(*logits) for i, logits in enumerate(zip(got, xla, wanted, strict=True))}
+    every = enumerate(zip(got, xla, wanted, strict=True))
+    found = {i: faults(*logits, in_fp8=in_fp8) for i, logits in every}
     return {index: wrong for index, wrong in found.items() if wrong}

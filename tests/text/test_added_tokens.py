@@ -124,6 +124,10 @@ NORMALIZERS: dict[str, Normalizer] = {
     "Llama 2": normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]),
     "BERT": normalizers.BertNormalizer(),
     "without accents": normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Strip()]),
+    "without a sign": normalizers.Replace("~", ""),
+    "without signs": normalizers.Sequence(
+        [normalizers.Lowercase(), normalizers.Replace(tokenizers.Regex(r"[^\w\s]"), "")]
+    ),
     "without spaces at the end": normalizers.Replace(tokenizers.Regex(r"\s+$"), ""),
 }
 
@@ -137,9 +141,9 @@ def test_added_tokens_that_are_normalized_load_as_fast_as_others(name: str) -> N
     backend = byte_level_backend()
     backend.normalizer = NORMALIZERS[name]
     raw = json.dumps(file | {"normalizer": json.loads(backend.to_str())["normalizer"]}).encode()
-    theirs_s, ours_s = least_s((lambda: tokenizers.Tokenizer.from_buffer(raw), lambda: Tokenizer(raw)), 5, 1.5)
+    theirs_s, ours_s = least_s((lambda: tokenizers.Tokenizer.from_buffer(raw), lambda: Tokenizer(raw)), 5, 1.3)
     print(f"\n{name}: {ours_s:.4f} {theirs_s:.4f} {ours_s / theirs_s:.2f}x")
-    assert ours_s <= 1.5 * theirs_s
+    assert ours_s <= 1.3 * theirs_s
 
 
 def test_ids_of_added_tokens_stay_theirs_in_plain_text() -> None:

@@ -15,12 +15,28 @@ from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
 BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": True}
 KINDS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "ByteLevel")
-CHARS = st.sampled_from("ab<> \u00a0\t\x01\x7f\u0301\u0338\u00e9\u200b\u2581\ufffd\u0130=~")
+CHARS = st.sampled_from("aAb<> \u00a0\t\x01\x7f\u0301\u0338\u00e9\u200b\u2581\ufffd\u0130=~")
 PATTERNS = st.one_of(
     st.builds(lambda text: {"String": text}, st.text(CHARS, min_size=1, max_size=2)),
     st.builds(
         lambda text: {"Regex": text},
-        st.sampled_from(["a", "b+", "a|<", ".", r"\s", r"\S+", "(?=a)", r"\s+$", "^ {2,}| +"]),
+        st.sampled_from(
+            [
+                "a",
+                "b+",
+                "a|<",
+                ".",
+                r"\s",
+                r"\S+",
+                "(?=a)",
+                r"\s+$",
+                "^ {2,}| +",
+                r"[^\w\s]",
+                "[~=]+",
+                r"\W*",
+                "[^\x00-\x7f]",
+            ]
+        ),
     ),
 )
 STEPS = st.lists(

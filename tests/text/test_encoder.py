@@ -1,6 +1,5 @@
 """Texts of tokenizers whose rules may take long are encoded as ever, and no longer than they may be."""
 
-import gc
 import json
 import os
 import re
@@ -43,8 +42,9 @@ def tokenizer_with(**rules: object) -> Tokenizer:
 
 @pytest.fixture
 def deepseek() -> Iterator[Tokenizer]:
-    yield tokenizer_with(pre_tokenizer=NONLINEAR["deepseek-llm"])
-    gc.collect()
+    text = tokenizer_with(pre_tokenizer=NONLINEAR["deepseek-llm"])
+    yield text
+    text.close()
 
 
 @pytest.fixture
@@ -181,7 +181,6 @@ def test_processes_end_with_their_tokenizer() -> None:
     text.encode("a b")
     pids = family_of(text)
     del text
-    gc.collect()
     wait_until_ended(pids)
 
 

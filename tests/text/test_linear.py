@@ -71,7 +71,7 @@ def test_published_patterns_that_take_the_square_of_a_text_are_named(name: str) 
     assert len(nonlinear_rules(NONLINEAR[name])) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(PATTERNS.filter(is_linear), st.sampled_from(UNITS))
 def test_whatever_is_held_to_be_linear_is(pattern: str, unit: str) -> None:
     assert_linear(pattern, unit)
@@ -101,7 +101,7 @@ def test_a_pattern_that_may_fail_behind_a_run_is_not(pattern: str) -> None:
     assert not is_linear(pattern)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from([*ITEMS, *KNOWN, r"\p{L}", "[", "]", "(?:", ")", "|"]), min_size=1, max_size=3), TAILS)
 def test_a_form_is_told_in_little_time_whatever_it_is(parts: list[str], tail: str) -> None:
     pattern = "".join(parts)

@@ -60,7 +60,7 @@ def test_thoughts_and_content_end_alike_where_a_request_has_a_grammar(start, cou
     assert said.startswith(ended) if whole else ended == TOKENIZER.decode(ids, skip_special_tokens=False)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     texts=st.lists(st.sampled_from(PIECES), max_size=14),
     cuts=st.lists(st.integers(0, 120), max_size=10),

@@ -229,7 +229,7 @@ STEPS = st.one_of(
 SPELT = ["a", "b", " ", "##a", "##", "ab", "a</w>", "</w>", "  "]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(STEPS, min_size=1, max_size=3), st.lists(st.lists(st.sampled_from(SPELT), max_size=6), max_size=40))
 def test_a_decoder_that_passes_its_trial_decodes_what_a_model_may_answer(steps, runs) -> None:
     backend = tokenizers.Tokenizer(WordLevel({"a": 0}, unk_token="a"))

@@ -8,6 +8,7 @@ const METER_MS = 250;
 const RATED_MS = 200; // what comes in less has come at once
 const THINK_CHARS = "</think>".length;
 const NEAR_END_PX = 48;
+const ELSEWHERE = "Another tab is answering this conversation. You can go on here when the answer has ended.";
 const PROMPT_TOKENS = /your prompt has (\d+)/; // as the server says of a conversation that is too long
 
 /** What is said of a server whose model is not there yet. start: of /load, how far it is. */
@@ -15,22 +16,31 @@ function startOf(start) {
   const { stage, done, total } = start ?? {};
   if (!total) return { text: "Loading the model" };
   const share = done / total;
-  if (stage === "load") return { text: `Loading the model, ${Math.floor(100 * share)} % of its weights`, share };
-  return { text: `Loading the model, compiling ${Math.min(done + 1, total)} of ${total}`, share };
+  const next = Math.min(done + 1, total);
+  const doing = {
+    __proto__: null, // a stage may have any name
+    load: `${Math.floor(100 * share)} % of its weights`,
+    compile: `compiling ${next} of ${total}`,
+    run: `running step ${next} of ${total} once more`,
+    wait: `${done} of ${total} engines are ready`,
+  }[stage];
+  return { text: ["Loading the model", doing ?? stage].filter(Boolean).join(", "), share };
 }
 
-/** Invariant: at most one answer of a conversation is under way, and `runs` holds it as long. */
+/** Invariant: at most one answer of a conversation is under way, in all tabs; `runs` holds those of this tab as long. */
 class Page {
   constructor() {
     this.server = new Server();
-    this.troubles = { server: null, store: null };
+    this.troubles = { server: null, turn: null, store: null };
     this.store = new Store((text) => this.trouble("store", text && { text }));
+    this.turns = new Turns((id) => this.reload(id));
     this.settings = new SettingsDialog((name, value) => this.set(name, value));
     this.sidebar = new Sidebar(this);
     this.attachments = new Attachments(() => this.showSend());
     this.drafts = new Drafts(this.attachments);
     this.conversations = new Map();
     this.runs = new Map();
+    this.asking = new Set(); // conversations that wait for their turn
     this.views = new Map();
     this.isStarting = false;
     this.faultNotice = "";
@@ -46,7 +56,13 @@ class Page {
     this.show();
     const connected = this.connect();
     for (const found of await this.store.open((id) => this.reload(id))) this.conversations.set(found.id, found);
-    this.current = this.conversations.get(session.getItem("conversation")) ?? this.current; // with what is typed already
+    this.drafts.restore(this.conversations);
+    const shown = session.getItem("conversation");
+    const blank = this.drafts.blank?.id === shown ? this.drafts.blank : this.current;
+    const isUsed = this.asking.has(this.current.id) || this.current.nodes.length > 1; // somebody was quick
+    if (!isUsed) this.current = this.conversations.get(shown) ?? blank;
+    this.drafts.giveBack(this.current, this.current, this.drafts.draftOf(this.current));
+    for (const each of this.conversations.values()) this.look(each);
     this.open(this.current);
     await connected;
   }
@@ -100,7 +116,7 @@ class Page {
 
   trouble(kind, trouble) {
     this.troubles[kind] = trouble || null;
-    const shown = this.troubles.server ?? this.troubles.store;
+    const shown = this.troubles.server ?? this.troubles.turn ?? this.troubles.store;
     const banner = byId("banner");
     const [said, bar, button] = banner.children;
     bar.hidden = shown?.share === undefined;
@@ -124,6 +140,7 @@ class Page {
     CSS.highlights?.clear();
     this.drafts.change(this.current, conversation);
     this.current = conversation;
+    remember(session, "conversation", conversation.id);
     this.views.clear();
     byId("log").replaceChildren();
     this.follows = true;
@@ -155,21 +172,46 @@ class Page {
   async save(conversation) {
     if (conversation.nodes.length === 1) return;
     this.conversations.set(conversation.id, conversation);
-    if (conversation === this.current) remember(session, "conversation", conversation.id);
     await this.store.put(conversation);
   }
 
-  /** Another tab has changed a conversation. */
+  /** Another tab has changed a conversation, or begun or ended an answer. */
   async reload(id) {
     if (this.runs.has(id)) return;
     const found = await this.store.get(id);
-    if (found) this.conversations.set(id, found);
+    if (this.runs.has(id)) return;
+    if (found) this.adopt(found);
     else this.conversations.delete(id);
-    if (found && id === this.current.id && !byId("log").querySelector(".editing")) this.open(found);
-    else this.sidebar.show();
+    const looked = found && this.look(this.conversations.get(id));
+    this.finish(this.conversations.get(id));
+    await looked;
+  }
+
+  /** Have what another tab has saved in the conversation that is shown: its messages keep their elements. */
+  adopt(found) {
+    const known = found.id === this.current.id ? this.current : this.conversations.get(found.id);
+    this.conversations.set(found.id, known ? Object.assign(known, found) : found);
+  }
+
+  /** See who answers a conversation that has an answer without an end: another tab, or nobody any more. */
+  async look(conversation) {
+    if (!conversation.nodes.some(isUnfinished)) return;
+    try {
+      if (await this.turns.look(conversation.id)) this.finish(conversation);
+    } catch (error) {
+      this.trouble("store", { text: `This browser does not say whether another tab is open: ${error.message}` });
+    }
+  }
+
+  /** Whether another tab may be answering a conversation, so that this one may not write it. If so, it is said. */
+  isHeldBack({ id }) {
+    const isHeld = this.turns.mayBeElsewhere(id);
+    if (isHeld) notify(ELSEWHERE);
+    return isHeld;
   }
 
   remove(conversation) {
+    if (this.isHeldBack(conversation)) return;
     this.runs.get(conversation.id)?.controller.abort();
     this.conversations.delete(conversation.id);
     this.store.remove(conversation.id);
@@ -183,29 +225,39 @@ class Page {
   }
 
   rename(conversation, title) {
-    if (!title.trim()) return;
+    if (!title.trim() || this.isHeldBack(conversation)) return;
     Object.assign(conversation, { title: title.trim(), isNamed: true });
     this.save(conversation);
     this.show();
   }
 
+  /** Returns whether the setting was changed. */
   set(name, value) {
-    this.current.settings[name] = value;
-    this.save(this.current);
-    this.showChosen();
+    const isHeld = this.isHeldBack(this.current);
+    if (isHeld) this.settings.fill(this.current.settings);
+    else {
+      this.current.settings[name] = value;
+      this.save(this.current);
+      this.showChosen();
+    }
+    return !isHeld;
   }
 
   // Messages
 
-  isRunning(conversation, at) {
-    const run = this.runs.get(conversation.id);
-    return run !== undefined && (at === undefined || run.at === at);
+  /** Whether an answer is under way in any tab: message `at`, or any. Of another tab's it is not known which it is. */
+  isRunning({ id, nodes }, at) {
+    const run = this.runs.get(id);
+    if (run) return at === undefined || run.at === at;
+    if (this.asking.has(id) && at === undefined) return true;
+    return this.turns.mayBeElsewhere(id) && (at === undefined || isUnfinished(nodes[at]));
   }
 
   /** Whether an answer may be asked for now. The server would refuse settings that are wrong: say what is. */
-  canAsk() {
-    if (this.isRunning(this.current)) return false;
-    const fault = faultIn(this.current.settings);
+  canAsk(conversation) {
+    const { id, settings } = conversation;
+    if (this.runs.has(id) || this.asking.has(id) || this.isHeldBack(conversation)) return false;
+    const fault = faultIn(settings);
     if (fault) {
       this.faultNotice = `${fault}.`;
       notify(this.faultNotice, "Settings", () => this.openSettings());
@@ -213,41 +265,72 @@ class Page {
     return !fault;
   }
 
-  /** Say something after message `parent`; its newest version, if there was one already. Returns whether it was sent. */
-  send(text, files = [], parent = pathOf(this.current).at(-1) ?? 0) {
-    if ((!text.trim() && !files.length) || !this.canAsk()) return false;
-    const at = addMessage(this.current, parent, { role: "user", text: text.trim(), ...(files.length && { files }) });
-    this.answer(this.current, at);
+  /** Take the turn to answer a conversation. Returns whether this tab has it: it must then call `answer`. */
+  async takeTurn(conversation) {
+    if (!this.canAsk(conversation)) return false;
+    if (!this.store.database) return true; // no other tab has the conversation
+    const { id } = conversation;
+    let isTaken = false;
+    this.asking.add(id);
+    this.finish(conversation);
+    try {
+      isTaken = await this.turns.take(id);
+      const found = await this.store.get(id);
+      if (found?.changed > conversation.changed) Object.assign(conversation, found); // as a tab that slept has not heard
+      if (!isTaken) notify(ELSEWHERE);
+    } catch (error) {
+      this.turns.give(id);
+      isTaken = false;
+      notify(`Nothing was sent. The browser says: ${error.message}`);
+    }
+    this.asking.delete(id);
+    if (!isTaken) this.finish(conversation);
+    return isTaken;
+  }
+
+  /** Say something after message `parent`, or at the end. It is the newest version of what was said there. Returns
+   * whether it was sent. */
+  async send(text, files = [], parent = null) {
+    const conversation = this.current;
+    if ((!text.trim() && !files.length) || !(await this.takeTurn(conversation))) return false;
+    const after = parent ?? pathOf(conversation).at(-1) ?? 0;
+    const at = addMessage(conversation, after, { role: "user", text: text.trim(), ...(files.length && { files }) });
+    this.answer(conversation, at);
     return true;
   }
 
-  regenerate(at) {
-    if (!this.canAsk()) return;
-    this.answer(this.current, this.current.nodes[at].parent);
+  async regenerate(at) {
+    const conversation = this.current;
+    if (!(await this.takeTurn(conversation))) return;
+    this.answer(conversation, conversation.nodes[at].parent);
     this.focusInput();
   }
 
   /** Let the model go on with an answer that has ended. */
-  goOn(at) {
-    if (!this.canAsk()) return;
-    const node = this.current.nodes[at];
+  async goOn(at) {
+    const conversation = this.current;
+    if (!(await this.takeTurn(conversation))) return;
+    const node = conversation.nodes[at];
     if (node.end === "edited") node.isEdited = true;
     delete node.end;
     delete node.error;
-    this.answer(this.current, node.parent, at);
+    this.answer(conversation, node.parent, at);
     this.focusInput();
   }
 
-  /** An answer in the user's own words, as a version of it. */
+  /** An answer in the user's own words, as a version of it. Returns whether it was taken. */
   replace(at, text) {
+    if (this.isHeldBack(this.current)) return false;
     const { parent, thinking } = this.current.nodes[at];
     addMessage(this.current, parent, { role: "assistant", text, end: "edited", ...(thinking && { thinking }) });
     this.save(this.current);
     this.show();
+    return true;
   }
 
   choose(at, step) {
     const conversation = this.current;
+    if (this.isHeldBack(conversation)) return;
     chooseVersion(conversation, at, step);
     this.save(conversation);
     this.show();
@@ -260,7 +343,7 @@ class Page {
     this.runs.get(this.current.id)?.controller.abort();
   }
 
-  /** Ask for an answer to message `parent`, or for the rest of answer `begun`. */
+  /** Ask for an answer to message `parent`, or for the rest of answer `begun`. The turn is this tab's, and ends with it. */
   async answer(conversation, parent, begun = null) {
     const messages = messagesFor(conversation, begun ?? parent);
     const at = begun ?? addMessage(conversation, parent, { role: "assistant", text: "" });
@@ -281,9 +364,10 @@ class Page {
     } catch (error) {
       this.fail(conversation.nodes[at], error);
     } finally {
-      this.runs.delete(conversation.id);
       conversation.changed = Date.now();
-      if (this.conversations.has(conversation.id)) this.save(conversation);
+      if (this.conversations.has(conversation.id)) await this.save(conversation); // before another tab may write it
+      this.runs.delete(conversation.id);
+      this.turns.give(conversation.id);
       this.finish(conversation);
     }
   }
@@ -373,8 +457,8 @@ class Page {
   show() {
     const path = pathOf(this.current);
     const log = byId("log");
-    const isRunning = this.isRunning(this.current);
-    const shown = path.map((at) => this.views.get(at) ?? new MessageView(this.current, at, this));
+    const isOurs = this.runs.has(this.current.id);
+    const shown = path.map((at) => this.viewOf(at));
     shown.forEach((view, i) => {
       if (log.children[i] === view.element) return;
       while (log.children[i]) log.lastChild.remove();
@@ -382,17 +466,30 @@ class Page {
     });
     while (log.children.length > shown.length) log.lastChild.remove();
     this.views = new Map(path.map((at, i) => [at, shown[i]]));
-    for (const view of shown) if (!view.element.classList.contains("editing")) view.refresh();
-    log.setAttribute("aria-busy", String(isRunning));
+    for (const view of shown) {
+      const edit = this.drafts.editOf(this.current, view.at);
+      if (view.isEditing) continue;
+      if (edit) view.edit(edit);
+      else view.refresh();
+    }
+    log.setAttribute("aria-busy", String(this.isRunning(this.current)));
     byId("empty").hidden = path.length > 0;
     byId("title").textContent = this.current.title;
     document.title = path.length ? `${this.current.title} \u00b7 jaxinfer` : "jaxinfer";
-    byId("send").hidden = isRunning;
-    byId("stop").hidden = !isRunning;
+    byId("send").hidden = isOurs;
+    byId("stop").hidden = !isOurs;
+    this.trouble("turn", this.turns.isElsewhere(this.current.id) && { text: ELSEWHERE });
     this.showSend();
     this.showChosen();
     this.showMeter();
     this.sidebar.show();
+  }
+
+  /** The view that a message has already, or a new one. An import may have put another message in its place. */
+  viewOf(at) {
+    const view = this.views.get(at);
+    const isSame = view?.isUser === (this.current.nodes[at].role === "user");
+    return isSame ? view : new MessageView(this.current, at, this);
   }
 
   showModel() {
@@ -410,7 +507,9 @@ class Page {
   }
 
   showSend() {
-    byId("send").disabled = this.isStarting || !(byId("input").value.trim() || this.attachments.files.length);
+    const { id } = this.current;
+    const mayNot = this.isStarting || this.asking.has(id) || this.turns.mayBeElsewhere(id);
+    byId("send").disabled = mayNot || !(byId("input").value.trim() || this.attachments.files.length);
   }
 
   showChosen() {
@@ -461,12 +560,16 @@ class Page {
 
   listen() {
     const input = byId("input");
-    const submit = () => {
-      if (this.isRunning(this.current) || byId("send").disabled) return;
-      if (!this.send(input.value, this.attachments.files)) return;
-      input.value = "";
-      fit(input);
-      this.attachments.replace([]);
+    const submit = async () => {
+      const { current } = this;
+      if (this.isRunning(current) || byId("send").disabled || !this.canAsk(current)) return;
+      const sent = this.drafts.begin(current);
+      let isSent = false;
+      try {
+        isSent = await this.send(sent.text, sent.files);
+      } finally {
+        this.drafts.end(current, this.current, sent, isSent);
+      }
     };
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -495,7 +598,9 @@ class Page {
     document.addEventListener("keydown", (event) => this.key(event));
     addEventListener("pagehide", () => {
       for (const { conversation } of this.runs.values()) this.save(conversation);
+      this.drafts.save(this.current);
     });
+    document.addEventListener("visibilitychange", () => document.hidden && this.drafts.save(this.current)); // a phone may end it
   }
 
   listenToDialogs() {
@@ -504,7 +609,7 @@ class Page {
     byId("address-row").hidden = this.server.isOwn;
     byId("save-page").hidden = byId("save-hint").hidden = !this.server.isOwn;
     byId("save-page").addEventListener("click", () => this.savePage());
-    byId("export").addEventListener("click", () => download("jaxinfer-conversations.json", "application/json", exported([...this.conversations.values()])));
+    byId("export").addEventListener("click", () => this.exportAll());
     byId("import").addEventListener("click", () => byId("import-file").click());
     byId("import-file").addEventListener("change", async ({ target }) => {
       const [file] = target.files;
@@ -518,8 +623,8 @@ class Page {
     });
     byId("key-form").addEventListener("submit", (event) => {
       event.preventDefault();
+      byId("key-dialog").close(); // first: what is said of the key is not said in it
       this.server.setKey(byId("key").value.trim(), byId("keep-key").checked);
-      byId("key-dialog").close();
       this.connect();
     });
     for (const dialog of document.querySelectorAll("dialog")) {
@@ -552,6 +657,13 @@ class Page {
     download("jaxinfer-chat.html", "text/html", saved);
   }
 
+  exportAll() {
+    const all = [...this.conversations.values()];
+    download("jaxinfer-conversations.json", "application/json", exported(all));
+    const wrong = all.filter(({ settings }) => faultIn(settings)).map(({ title }) => `\u201c${title}\u201d`);
+    if (wrong.length) notify(`The file is without the wrong settings of ${wrong.join(", ")}.`);
+  }
+
   /** Add the conversations of a file; of one that is here already the newer stays. */
   async addFrom(file) {
     let found;
@@ -561,9 +673,13 @@ class Page {
       notify(`Nothing was imported: ${error.message}.`);
       return;
     }
-    const isNew = ({ id, changed }) => !this.runs.has(id) && !(this.conversations.get(id)?.changed >= changed);
+    const isNew = ({ id, changed }) => !this.runs.has(id) && !this.turns.mayBeElsewhere(id) && !(this.conversations.get(id)?.changed >= changed);
     const taken = found.filter(isNew);
-    for (const conversation of taken) this.save(conversation);
+    for (const conversation of taken) {
+      this.drafts.edits.delete(conversation.id); // they are of other messages
+      this.save(conversation);
+    }
+    this.drafts.save(this.current);
     const same = taken.find(({ id }) => id === this.current.id);
     if (same) this.open(same);
     this.sidebar.show();

@@ -27,7 +27,7 @@ const FACTS = {
 };
 
 /** One message. `page` is told what its buttons ask for: regenerate, goOn, choose, send, replace, edit, askForKey,
- * openSettings, newChat. */
+ * openSettings, newChat. Its `drafts` hold edits that are not done. */
 class MessageView {
   constructor(conversation, at, page) {
     Object.assign(this, { conversation, at, page });
@@ -49,8 +49,8 @@ class MessageView {
 
   /** What went wrong, if anything did: an answer without an end is one whose page was closed. */
   get error() {
-    const { end, error } = this.node;
-    if (this.isUser || end || error || this.page.isRunning(this.conversation, this.at)) return error;
+    const { error } = this.node;
+    if (!isUnfinished(this.node) || this.page.isRunning(this.conversation, this.at)) return error;
     return { message: CUT };
   }
 
@@ -90,18 +90,19 @@ class MessageView {
   /** What the user said: folded, if it is long. */
   showAsked() {
     const { text, files } = this.node;
+    const isFolded = !this.body.querySelector(".fold[aria-expanded=true]");
     const said = element("div", text);
     said.className = "said";
     this.body.replaceChildren(...(files?.length ? [chips(files)] : []), ...(text ? [said] : []));
     const numLines = text.split("\n").length;
     if (text.length <= FOLDED.chars && numLines <= FOLDED.lines) return;
-    said.classList.add("folded");
+    said.classList.toggle("folded", isFolded);
     const button = textButton("", () => show(said.classList.toggle("folded")), "fold");
     const show = (isFolded) => {
       button.textContent = isFolded ? `Show all ${number.format(text.length)} characters` : "Show less";
       button.setAttribute("aria-expanded", String(!isFolded));
     };
-    show(true);
+    show(isFolded);
     this.body.append(button);
   }
 
@@ -206,30 +207,53 @@ class MessageView {
     return button;
   }
 
-  /** Let a message be written again; the result becomes a new version of it. A question is then answered. */
-  edit() {
+  get isEditing() {
+    return this.element.classList.contains("editing");
+  }
+
+  /** Let a message be written again; the result becomes a new version of it. A question is then answered. begun: an edit
+   * that goes on where it was left, { text, files }. */
+  edit(begun = null) {
+    if (this.isEditing) return;
+    const { conversation, at } = this;
+    const { drafts } = this.page;
     const area = element("textarea");
     area.rows = 1;
-    area.value = this.node.text;
+    area.value = begun?.text ?? this.node.text;
     area.setAttribute("aria-label", "Edit the message");
     this.element.classList.add("editing");
     this.actions.replaceChildren();
-    const files = [...(this.node.files ?? [])];
+    const files = [...(begun?.files ?? this.node.files ?? [])];
+    const keep = () => drafts.keepEdit(conversation, at, { text: area.value, files });
     const attached = element("div");
-    showRemovable(attached, files, () => area.focus());
+    showRemovable(attached, files, () => {
+      keep();
+      area.focus();
+    });
     const close = () => {
+      drafts.endEdit(conversation, at, this.page.current);
       this.element.classList.remove("editing");
       if (!this.isUser) this.body.replaceChildren(...this.parts);
       this.refresh();
       this.page.focusInput();
     };
-    const submit = () => {
+    const submit = async () => {
       if (!area.value.trim() && !files.length) return;
-      if (this.isUser && !this.page.send(area.value, files, this.node.parent)) return;
-      close();
-      if (!this.isUser) this.page.replace(this.at, area.value);
+      if (!this.isUser) {
+        if (this.page.replace(at, area.value)) close();
+        return;
+      }
+      if (!this.page.canAsk(conversation)) return;
+      area.readOnly = true;
+      this.page.focusInput(); // what is typed from now on is the next message
+      if (await this.page.send(area.value, [...files], this.node.parent)) return close();
+      area.readOnly = false;
+      area.focus();
     };
-    area.addEventListener("input", () => fit(area));
+    area.addEventListener("input", () => {
+      fit(area);
+      keep();
+    });
     area.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" && !isSending(event)) return;
       event.preventDefault();
@@ -241,6 +265,7 @@ class MessageView {
     buttons.className = "buttons";
     this.body.replaceChildren(attached, area, buttons);
     fit(area);
+    if (begun) return; // the focus stays where it is
     area.focus();
     area.setSelectionRange(area.value.length, area.value.length);
     buttons.scrollIntoView({ block: "nearest" });

@@ -1,20 +1,22 @@
 // The settings of a conversation: what they are, how they are shown, and how a request says them.
 
-// min, above, max: what the server takes; of seeds, what a JavaScript number holds exactly.
+// min, max, maxChars: what the server takes; of integers, what a JavaScript number holds exactly.
 // default: where the server's own is not said in the model's card
 const SAMPLING = [
   { name: "temperature", label: "Temperature", min: 0, max: 2, step: 0.1, range: "0 to 2" },
   { name: "top_p", label: "Top p", min: 0, max: 1, step: 0.05, range: "0 to 1, 1 is off" },
   { name: "top_k", label: "Top k", min: -1, max: 2 ** 31 - 1, step: 1, range: "0 is off" },
   { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.05, range: "0 to 1" },
-  { name: "max_tokens", label: "Max tokens", min: 1, step: 1, range: "from 1", default: "what fits" },
+  { name: "max_tokens", label: "Max tokens", min: 1, max: Number.MAX_SAFE_INTEGER, step: 1, range: "from 1", default: "what fits" },
   { name: "thinking", label: "Thinking", kind: "choice" },
   { name: "seed", label: "Seed", min: Number.MIN_SAFE_INTEGER, max: Number.MAX_SAFE_INTEGER, step: 1, range: "an integer below 2\u2075\u00b3", default: "random", isRare: true },
-  { name: "repetition_penalty", label: "Repetition penalty", above: 0, max: 1e6, step: 0.05, range: "1 is off", isRare: true },
+  { name: "repetition_penalty", label: "Repetition penalty", min: 1e-6, max: 1e6, step: 0.05, range: "1 is off", isRare: true },
   { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.1, range: "\u22122 to 2", default: 0, isRare: true },
   { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.1, range: "\u22122 to 2", default: 0, isRare: true },
-  { name: "stop", label: "Stop at", kind: "text", isRare: true },
+  { name: "stop", label: "Stop at", kind: "text", maxChars: 1024, isRare: true },
 ];
+const NUMERAL = /^-?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i; // what a field for numbers holds
+const SHOWN_CHARS = 40; // of a text that is wrong
 const THINKING = [
   ["", "Default"],
   ["on", "On"],
@@ -36,32 +38,43 @@ function describe(settings) {
   return (settings.system?.trim() ? ["system prompt", ...chosen] : chosen).join(", ");
 }
 
-function control({ kind, min, above, max, step }) {
+function control({ kind, min, max, step }) {
   if (kind === "choice") return element("select", ...THINKING.map(([value, label]) => new Option(label, value)));
   const input = element("input");
   input.type = kind ?? "number";
-  if (!kind) Object.assign(input, { min: min ?? above ?? "", max: max ?? "", step });
+  if (!kind) Object.assign(input, { min: Math.floor(min), max, step }); // steps from 0, not from 1e-6
   input.placeholder = kind ? "nothing" : "default";
   input.autocomplete = "off";
   return input;
 }
 
 /** What a number must be: "a number from 0 to 2". */
-function lawOf({ min, above, max, step }) {
-  const isOpen = above !== undefined;
-  const low = isOpen ? `above ${above}` : max === undefined ? `of at least ${min}` : `from ${min}`;
-  const high = max === undefined ? "" : isOpen ? ` and at most ${max}` : ` to ${max}`;
-  return `${step === 1 ? "an integer" : "a number"} ${low}${high}`;
+function lawOf({ min, max, step }) {
+  return `${step === 1 ? "an integer" : "a number"} from ${min} to ${max}`;
 }
 
 /** What is wrong with a setting, "must be ..., got ...", or "". An empty one is right: the model's default. */
 function faultOf(field, value) {
-  if (!field || field.kind || !value) return "";
-  const { min = -Infinity, above = -Infinity, max = Infinity, step } = field;
-  const given = Number(value);
-  const isRight = given >= min && given > above && given <= max && (step !== 1 || Number.isInteger(given));
-  const law = step === 1 && Number.isFinite(given) && !Number.isInteger(given) ? "an integer" : lawOf(field);
-  return isRight ? "" : `must be ${law}, got ${value}`;
+  if (!field || !value) return "";
+  const given = value.slice(0, SHOWN_CHARS);
+  if (field.kind === "choice") return THINKING.some(([choice]) => choice === value) ? "" : `must be on or off, got ${given}`;
+  if (field.kind === "text") return faultOfText(field, value);
+  const { min, max, step } = field;
+  const chosen = NUMERAL.test(value) ? Number(value) : NaN;
+  const isRight = chosen >= min && chosen <= max && (step !== 1 || Number.isInteger(chosen));
+  const law = step === 1 && Number.isFinite(chosen) && !Number.isInteger(chosen) ? "an integer" : lawOf(field);
+  return isRight ? "" : `must be ${law}, got ${given}`;
+}
+
+function faultOfText({ maxChars }, value) {
+  const numChars = [...value].length; // as the server counts them
+  return numChars <= maxChars ? "" : `must have at most ${number.format(maxChars)} characters, got ${number.format(numChars)}`;
+}
+
+/** The settings that are right. */
+function rightOf(settings) {
+  const isRight = ([name, value]) => !faultOf(SAMPLING.find((field) => field.name === name), value);
+  return Object.fromEntries(Object.entries(settings).filter(isRight));
 }
 
 /** What is wrong with a conversation's settings, in a sentence, or "". */
@@ -70,7 +83,7 @@ function faultIn(settings) {
   return faults.map(([label, fault]) => `${label} ${fault}`).join("; ");
 }
 
-/** The dialog. change: called with the name and the new value of what was changed. */
+/** The dialog. change: called with the name and the new value of what was changed; returns whether it may be. */
 class SettingsDialog {
   constructor(change) {
     this.dialog = byId("settings");
@@ -95,8 +108,7 @@ class SettingsDialog {
       });
     }
     byId("reset-settings").addEventListener("click", () => {
-      for (const name of this.controls.keys()) change(name, "");
-      this.fill({});
+      if ([...this.controls.keys()].every((name) => change(name, ""))) this.fill({});
     });
   }
 

@@ -3,7 +3,7 @@
 const DAY_MS = 86_400_000;
 const PLACE_CHARS = 24; // shown before what was found, and twice as many behind it
 
-/** `page` is told what is asked for: open, rename, remove, newChat. */
+/** `page` is told what is asked for: open, rename, remove, newChat. It says what `isHeldBack`. */
 class Sidebar {
   constructor(page) {
     this.page = page;
@@ -110,6 +110,7 @@ class Sidebar {
   }
 
   rename(item, conversation) {
+    if (this.page.isHeldBack(conversation)) return;
     const input = element("input");
     input.value = conversation.title;
     input.setAttribute("aria-label", "Title");

@@ -20,12 +20,15 @@ function storage(name) {
 const prefs = storage("localStorage");
 const session = storage("sessionStorage");
 
-function remember(where, key, value) {
+/** Returns whether a value is kept, "" for none. Where it is not, an older one does not stay in its place. */
+function remember(where, key, value, said = "did not save this choice") {
   try {
-    if (value === "") where.removeItem(key);
-    else where.setItem(key, value);
+    where.removeItem(key);
+    if (value !== "") where.setItem(key, value);
+    return true;
   } catch (error) {
-    notify(`The browser did not save this choice: ${error.message}`);
+    notify(`The browser ${said}: ${error.message}`);
+    return false;
   }
 }
 

@@ -2,6 +2,7 @@
 // nodes[0] is the root and holds no message. Plain values alone, as IndexedDB keeps them.
 
 const TITLE_CHARS = 60;
+const UNTITLED = "Untitled";
 
 function newId() {
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -24,8 +25,13 @@ function addMessage(conversation, parent, message) {
 }
 
 function titleOf(text) {
-  const line = text.trim().split("\n", 1)[0];
+  const line = text.trim().split("\n", 1)[0] || UNTITLED; // a file's name may be a space
   return line.length > TITLE_CHARS ? `${line.slice(0, TITLE_CHARS - 1).trimEnd()}…` : line;
+}
+
+/** Whether a message is an answer that is under way, or one whose page was closed. */
+function isUnfinished({ role, end, error }) {
+  return role === "assistant" && !end && !error;
 }
 
 /** The numbers of the messages that are shown, first to last. */

@@ -7,6 +7,7 @@ them are required. Otherwise it asks for names that are not listed, so that no o
 from collections.abc import Iterator
 from typing import Any
 
+from jaxinfer.text.grammar.counts import left_out
 from jaxinfer.text.grammar.parts import placeless, referred
 
 _COUNTS = ("minProperties", "maxProperties")
@@ -21,9 +22,7 @@ def leave_out_counts(schema: dict[str, Any]) -> Iterator[tuple[dict[str, Any], l
         return
     joins = _Joins(schema)
     for part in [part for part in counted if joins.names_apart(part)]:
-        left_out = [f"{name} {part.pop(name)}" for name in _COUNTS if name in part]
-        verb = "are" if left_out[1:] else "is"
-        yield part, [f"{' and '.join(left_out)} {verb} left out, since names of properties stand in another part"]
+        yield part, left_out(part, _COUNTS, "names of properties stand in another part")
 
 
 class _Joins:

@@ -4,6 +4,7 @@ It counts names only where all of those listed are required, or where one more m
 names that are not listed, and says of an object that can have none that there is no such object.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -15,26 +16,30 @@ def settle_counts(part: dict[str, Any], *, strict: bool) -> list[str]:
     names = [name for name, below in named.items() if below is not False]
     needed = {name for name in required if isinstance(name, str)}
     least, most = _count(part, "minProperties"), _count(part, "maxProperties")
-    if part.get("additionalProperties") is not False or part.get("patternProperties"):
-        is_uncounted = not strict and least > len(needed) and not needed.issuperset(names)
-        return [_left_out(part, "minProperties")] if is_uncounted else []
-    if needed - set(names) or least > len(names):  # there is no such object, which is said elsewhere
+    is_closed = part.get("additionalProperties") is False and not part.get("patternProperties")
+    if is_closed and (needed - set(names) or least > len(names)):  # there is no such object, which is said elsewhere
         return []
-    if most is not None and most >= len(names):
+    if is_closed and most is not None and most >= len(names):
         del part["maxProperties"]
         most = None
-    if least <= len(needed) or least == len(names):
+    if is_closed and (least <= len(needed) or least == len(names)):
         if least == len(names):
             part["required"] = names
+            needed.update(names)
         part.pop("minProperties", None)
+        least = 0
+    if strict or needed.issuperset(names) or (most is not None and most < max(least, len(needed))):
         return []
-    if strict or least == len(needed) + 1 and most in (None, least):
-        return []
-    return [_left_out(part, "minProperties" if least > len(needed) + 1 else "maxProperties")]
+    one_more = len(needed) + 1 if is_closed else None
+    found = ["minProperties"] * (least > len(needed) and least != one_more)
+    found += ["maxProperties"] * (most not in (None, one_more))
+    return left_out(part, found, "not all names of properties are in required")
 
 
-def _left_out(part: dict[str, Any], name: str) -> str:
-    return f"{name} {part.pop(name)} is left out, since not all names of properties are in required"
+def left_out(part: dict[str, Any], names: Iterable[str], why: str) -> list[str]:
+    """Take these counts out of a part; says so, if it has any of them."""
+    counts = [f"{name} {part.pop(name)}" for name in names if name in part]
+    return [f"{' and '.join(counts)} {'are' if counts[1:] else 'is'} left out, since {why}"] if counts else []
 
 
 def _count(part: dict[str, Any], name: str) -> Any:

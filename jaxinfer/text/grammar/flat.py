@@ -6,9 +6,8 @@ llguidance counts names only where all of them and the count are in one part.
 import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
 
-from jaxinfer.text.grammar.parts import placeless, referred
+from jaxinfer.text.grammar.parts import placeless, referred, without_unused
 
 _COUNTS = {"minProperties": max, "maxProperties": min}
 _SAYS_NOTHING = {"title", "description", "$comment", "default", "examples"}
@@ -28,20 +27,8 @@ def with_flat_counts(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     flats = {id(part): flat for part in joined if (flat := _flat(part, schema)) is not None}
     written = _written(schema, flats) if flats else None
-    return schema if written is None else _without_unused(written)
-
-
-def _without_unused(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without definitions that nothing refers to any more, of which a count would be told."""
-    used = {str(part["$ref"]) for part in placeless(schema) if "$ref" in part}
-    for key in schema.keys() & {"$defs", "definitions"}:
-        if isinstance(schema[key], dict):
-            # Of a name that may be spelt otherwise in a reference nobody knows.
-            spelt = {name for name in schema[key] if quote(name, safe="") == name and "~" not in name}
-            schema[key] = {
-                name: below for name, below in schema[key].items() if name not in spelt or f"#/{key}/{name}" in used
-            }
-    return schema
+    # Of what nothing refers to any more, a count would be told.
+    return schema if written is None else without_unused(written, _MAX_WRITTEN)
 
 
 def _written(schema: dict[str, Any], flats: dict[int, dict[str, Any]]) -> dict[str, Any] | None:

@@ -22,7 +22,12 @@ TOO_NESTED = (
     "use fewer of them, or a bound with fewer places"
 )
 STRAYED = "what reads it failed, the server's log says how; write it in another way"
+UNCOUNTED = (  # of counts
+    "min/maxProperties only count where all names of properties are in required, or one more must come or may",
+    "minProperties asks for names that are not in required; put them there, or leave minProperties out",
+)
 NO_SIGN = "): lexer error"  # with which the library ends where a text is none of its signs, behind a place near there
+CIRCLE = "a $ref that leads back to itself must stand alone, and one has other keys or parts beside it; leave those out"
 _NESTED = "exceed the maximum number of nested"
 _NO_TOKEN = "NoExtensionBias"
 _INSIDE = re.compile(  # of a bug: a panic, and what its state or a token that its mask forbids lead to
@@ -71,12 +76,13 @@ _IN_WORDS = (  # where the library shows its own trees, types and parts
     ),
     (
         re.compile(r'min/maxProperties only supported when all keys listed in "properties" are required'),
-        "min/maxProperties only count where all names of properties are in required, or one more must come or may",
+        UNCOUNTED[0],
     ),
     (  # said of objects that there are, where what it cannot count is left out
         re.compile(r"Unsatisfiable schema: minProperties \(\d+\) is greater than number of properties \(\d+\)"),
-        "minProperties asks for names that are not in required; put them there, or leave minProperties out",
+        UNCOUNTED[1],
     ),
+    (re.compile(r"circular references with sibling keys are not supported: .*"), CIRCLE),
     (re.compile(r"Unsatisfiable schema: anyOf is empty"), "no value can be of an empty type, enum or anyOf; allow one"),
     (re.compile(r"invalid multiple of$"), "multipleOf must be more than 0; use another, or leave it out"),
     (re.compile(r"Expected f64 for "), "Expected a number for "),

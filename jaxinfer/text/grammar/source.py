@@ -19,9 +19,8 @@ from jaxinfer.text.grammar.empty import with_empty_written
 from jaxinfer.text.grammar.endless import may_recur, without_endless
 from jaxinfer.text.grammar.flat import with_flat_counts
 from jaxinfer.text.grammar.formats import narrow_format
-from jaxinfer.text.grammar.gbnf import lark_of
 from jaxinfer.text.grammar.misread import misread
-from jaxinfer.text.grammar.parts import parts, placeless
+from jaxinfer.text.grammar.parts import parts, placeless, without_unused
 from jaxinfer.text.grammar.quoting import quotable
 from jaxinfer.text.grammar.readable import make_readable
 from jaxinfer.text.grammar.repeated import LISTS, respelt
@@ -85,7 +84,8 @@ class Constraint(msgspec.Struct, frozen=True):
 
 
 def source_of(constraint: Constraint, control_tokens: Mapping[str, int]) -> str:
-    """The grammar's text. control_tokens: spellings that are one token each.
+    """The grammar's text. control_tokens: spellings that are one token each. A client's grammar is Lark here, as which
+    trial.py writes llama.cpp's.
 
     Raises InvalidRequest (or RecursionError) for what cannot be written as one; whether it compiles is not known yet.
     """
@@ -94,7 +94,7 @@ def source_of(constraint: Constraint, control_tokens: Mapping[str, int]) -> str:
             assert constraint.calls is not None, "tools come as the grammar of their calls"
             return constraint.calls
         case "grammar":
-            return (lark_of(constraint.value) if "::=" in constraint.value else constraint.value) + AS_SENT
+            return constraint.value + AS_SENT
         case "structural_tag":
             return _tags(json.loads(constraint.value), constraint.strict, control_tokens)
     body = f"{quoted(constraint.lead)} ({_body(constraint)})" if constraint.lead else _body(constraint)
@@ -109,6 +109,8 @@ def guided(schema: Any, *, strict: bool) -> str:
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
     written = json.dumps(schema := {**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
+    if ('"$defs"' in written or '"definitions"' in written) and (read := without_unused(schema)) is not schema:
+        written = json.dumps(schema := read, ensure_ascii=False)
     if strict and LISTS.search(written) and respelt(schema):
         written = json.dumps(schema := {**schema, "x-guidance": NO_CODES}, ensure_ascii=False)
     if '"$ref"' in written and len(written) <= _MAX_CUT:
@@ -117,6 +119,11 @@ def guided(schema: Any, *, strict: bool) -> str:
         written = json.dumps(schema := without_endless(schema), ensure_ascii=False)
     if _MAY_CHANGE.search(written):
         written = json.dumps(_as_meant(schema, strict=strict), ensure_ascii=False)
+    return spelt_for_guidance(written)
+
+
+def spelt_for_guidance(written: str) -> str:
+    """A schema in JSON, with its numbers as llguidance reads them as themselves."""
     return _NUMBER.sub(_spelt_number, written)
 
 
@@ -128,7 +135,7 @@ def _as_meant(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
     beside = fractions(placeless(schema))
     for part in placeless(schema):
         changes = make_readable(part, strict=strict) + hold_bounds(part, beside)
-        _note(part, changes + settle_counts(part, strict=strict), strict)
+        note(part, changes + settle_counts(part, strict=strict), strict)
         if isinstance(part.get("pattern"), str):
             part["pattern"] = quotable(as_ecma(part["pattern"]))
         if isinstance(names := part.get("patternProperties"), dict):
@@ -136,12 +143,12 @@ def _as_meant(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
         narrow_format(part)
         part.update(dict.fromkeys(_too_large(part), _MAX_COUNT))
     for part, changes in [] if strict else leave_out_counts(schema):
-        _note(part, changes, strict)
+        note(part, changes, strict)
     return schema
 
 
-def _note(part: dict[str, Any], changes: list[str], strict: bool) -> None:
-    """What a part does not say any more, for `notes_of`."""
+def note(part: dict[str, Any], changes: list[str], strict: bool) -> None:
+    """Write down what a part does not say any more, for `notes_of`."""
     if changes and not strict:
         before = str(part.get("$comment"))
         part["$comment"] = f"{before}; " * before.startswith(_NOTE) or _NOTE
@@ -156,6 +163,16 @@ def notes_of(schema: Any) -> list[str]:
         for note, place in found
         if isinstance(note, str) and note.startswith(_NOTE)
     ]
+
+
+def uncounted(schema: dict[str, Any]) -> str:
+    """The first count of a strict schema that no answer can be held to, why and where; "" where none is found."""
+    schema = copy.deepcopy(schema)
+    for part in placeless(schema):
+        note(part, settle_counts(part, strict=False), strict=False)
+    for part, changes in leave_out_counts(schema):
+        note(part, changes, strict=False)
+    return next((note.replace("left out", "not counted", 1) for note in notes_of(schema) if "Properties" in note), "")
 
 
 def _joined(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +25,30 @@ import numpy as np
 
 from jaxinfer import children
 from jaxinfer.errors import CheckpointError, EngineError, InvalidRequest
+from jaxinfer.text.grammar.circles import place_of_circle, without_circles
 from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary, warnings_of
 from jaxinfer.text.grammar.ecma import as_sent
 from jaxinfer.text.grammar.endless import endless
+from jaxinfer.text.grammar.gbnf import Gbnf, is_gbnf
+from jaxinfer.text.grammar.hiding import hidden_in, told
 from jaxinfer.text.grammar.inexact import inexact
 from jaxinfer.text.grammar.lark import Rules, fault_of_signs, rules_of, without_end
 from jaxinfer.text.grammar.lexemes import heavy_lexemes, largest_repetition
 from jaxinfer.text.grammar.misread import NO_CLASS, misread_in_schema
 from jaxinfer.text.grammar.parts import parts
-from jaxinfer.text.grammar.reasons import DEAD_END, FORCED, NO_SIGN, NOTHING, STRAYED, TOO_COMPLEX, reason_of
+from jaxinfer.text.grammar.reasons import (
+    CIRCLE,
+    DEAD_END,
+    FORCED,
+    NO_SIGN,
+    NOTHING,
+    STRAYED,
+    TOO_COMPLEX,
+    UNCOUNTED,
+    reason_of,
+)
 from jaxinfer.text.grammar.repeated import COUNTED_AGAIN, counted_again, uncoded
+from jaxinfer.text.grammar.schemas import lets, schemas_in
 from jaxinfer.text.grammar.source import (
     JSON_SCHEMA,
     MAX_TEXT_CHARS,
@@ -43,6 +57,7 @@ from jaxinfer.text.grammar.source import (
     guided,
     notes_of,
     source_of,
+    uncounted,
 )
 from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 from jaxinfer.text.tokenizer import Tokenizer
@@ -62,8 +77,8 @@ MAX_WALKED, WALK_S = 12, 0.25  # of an answer that is followed: choices, and wha
 MAX_SHOWN = 60  # characters of a grammar in a message
 MAX_LOOKED_AT = 64  # of the tokens of one choice
 _TOO_MUCH = {TOO_COMPLEX, FORCED}
+_TOO_DEEP = "it must be small enough to be read, it is nested too deeply or too large; make it smaller"
 _OF_A_SCHEMA = "failed to compile JSON schema: "  # begins llguidance's words for what is wrong with a part of one
-_SCHEMA = re.compile("%json ")
 _TOOL = re.compile(
     r'"name": ("(?:[^"\\]|\\.)*")|<function=(.*)>| name="([^"]*)">$|^([^"<]+)[(>]$|([\w.-]+)\n(?:```json\n)?$'
 )  # as rules of calls begin
@@ -131,13 +146,7 @@ def _alone(body: str) -> Constraint:
 
 def _is_lenient(body: str) -> bool:
     """Whether its tool is not strict."""
-    return _lets(json.loads(body.removeprefix("%json ")))
-
-
-def _lets(schema: Any) -> bool:
-    """Whether what it cannot be held to is left out."""
-    guidance = schema.get("x-guidance") if isinstance(schema, dict) else None
-    return isinstance(guidance, dict) and guidance.get("lenient") is True
+    return lets(json.loads(body.removeprefix("%json ")))
 
 
 def _name_in(head: str) -> str:
@@ -154,30 +163,65 @@ def _name_in(head: str) -> str:
 
 
 def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
-    tried = _compiled(vocabulary, constraint, control_tokens)
+    is_llamas = constraint.kind == "grammar" and is_gbnf(constraint.value)
+    tried = (_tried_gbnf if is_llamas else _compiled)(vocabulary, constraint, control_tokens)
     return msgspec.structs.replace(tried, error=as_sent(tried.error)) if tried.error else tried
 
 
-def _compiled(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
+def _tried_gbnf(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
+    """As lexemes, or first as a single one where some would hide others; what is too complex the other way too."""
+    try:
+        asked = Gbnf(constraint.value)
+        hidden = hidden_in(asked)
+        ways = [hidden is not None, hidden is None] if "root" in asked.plain else [False]
+        texts = {is_whole: asked.lark(whole=is_whole) for is_whole in ways}
+    except InvalidRequest as refusal:
+        return Tried(error=str(refusal))
+    except RecursionError:
+        return Tried(error=_TOO_DEEP)
+    found = list[Tried]()
+    for is_whole, text in texts.items():
+        tried = _compiled(vocabulary, msgspec.structs.replace(constraint, value=text), control_tokens, asked)
+        if not tried.error:
+            more = () if hidden is None or is_whole else (told(asked, hidden),)
+            return msgspec.structs.replace(tried, warnings=(*tried.warnings, *more))
+        found.append(tried)
+    return found[0]
+
+
+def _compiled(
+    vocabulary: "LLTokenizer",
+    constraint: Constraint,
+    control_tokens: Mapping[str, int],
+    asked: Gbnf | None = None,
+) -> Tried:
+    """asked: what the client wrote, where the constraint is a grammar that was made of it."""
     text, rules, notes = "", None, list[str]()
     try:
         with panics_as_exceptions("llguidance"):
             text = source_of(constraint, control_tokens)
         if len(text) > MAX_TEXT_CHARS:
             return Tried(error=f"written as a grammar it may have {MAX_TEXT_CHARS} characters, it has {len(text)}")
-        for schema in _schemas(text):
-            if why := endless(schema) or inexact(schema) or misread_in_schema(schema, strict=not _lets(schema)):
+        for schema in schemas_in(text):
+            if why := endless(schema) or inexact(schema) or misread_in_schema(schema, strict=not lets(schema)):
                 return Tried(error=why)
             if why := _fault_of_codes(vocabulary, schema):
                 return Tried(error=why)
             counted = list(counted_again(schema))
-            if counted and not _lets(schema):
+            if counted and not lets(schema):
                 return Tried(error=counted[0])
             notes += counted
         rules = rules_of(text) if constraint.kind == "grammar" else None
-        matcher = new_matcher(vocabulary, text)
+        try:
+            matcher = new_matcher(vocabulary, text)
+        except InvalidRequest as refusal:
+            opened = without_circles(text) if str(refusal).endswith(CIRCLE) else ""
+            if not opened:
+                raise
+            matcher, text = new_matcher(vocabulary, opened), opened
         if rules is not None and (rule := without_end(rules)) is not None:
-            fact = f"rule {rule} of the grammar asks for another of itself without end"
+            name = rule if asked is None else asked.name_of(rule)
+            fact = f"rule {name} of the grammar asks for another of itself without end"
             return Tried(
                 error=f"each rule must have a text that ends, and {fact}; give it an alternative that does not"
             )
@@ -185,37 +229,48 @@ def _compiled(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens:
         return Tried(error=reason_of(f"panic: {panic}"))
     except InvalidRequest as refusal:
         why = str(refusal)
-        if why.startswith(_OF_A_SCHEMA) and (place := _place_in_schemas(vocabulary, text, why)):
+        if why.endswith(UNCOUNTED) and (count := _uncounted(text)):
+            why = f"{why}; {count}"
+        elif why.endswith(CIRCLE):
+            place = next(filter(None, map(place_of_circle, schemas_in(text))), "#")
+            why = f"{CIRCLE}, at {ascii(place)}"
+        elif why.startswith(_OF_A_SCHEMA) and (place := _place_in_schemas(vocabulary, text, why)):
             why = f"{why}, at {ascii(place)}"
-        return Tried(error=_with_its_place(why, text, rules))
+        return Tried(error=_with_its_place(why, text, rules, asked))
     except ValueError as error:  # ours, whose words are Python's and none of a client's
         log.error("a grammar: %s", error, exc_info=True)
         return Tried(error=STRAYED)
     except (RecursionError, MemoryError):
-        return Tried(error="it must be small enough to be read, it is nested too deeply or too large; make it smaller")
-    notes += [note for schema in _schemas(text) for note in notes_of(schema)]
+        return Tried(error=_TOO_DEEP)
+    notes += [note for schema in schemas_in(text) for note in notes_of(schema)]
     warnings = (*constraint.warnings, *warnings_of(matcher), *dict.fromkeys(notes))
     if why := _fault_of_a_beginning(vocabulary, matcher) or _fault_of_a_lexeme(vocabulary, text, rules):
-        return Tried(error=_with_its_place(why, text, rules))
+        return Tried(error=_with_its_place(why, text, rules, asked))
     return Tried(text, warnings, after=constraint.after, strict=constraint.strict)
 
 
-def _with_its_place(why: str, text: str, rules: Rules | None) -> str:
+def _with_its_place(why: str, text: str, rules: Rules | None, asked: Gbnf | None) -> str:
     """Of what is too complex, the repetition that makes it so, where one is large; and of what is no sign, its own."""
     if why.endswith(NO_SIGN):
         return fault_of_signs(text)
     if why not in _TOO_MUCH or (largest := largest_repetition(text, rules)) is None:
         return why
-    repetition, times = largest
+    repetition, times = largest if asked is None else asked.largest_repetition()
     shown = repetition if len(repetition) <= MAX_SHOWN else repetition[:MAX_SHOWN] + "..."
     law = "its repetitions must be small enough to be followed token by token"
     return f"{law}, {shown} has up to {times} parts; repeat less often, or leave its upper bound out"
 
 
+def _uncounted(text: str) -> str:
+    """The first count of a grammar's strict schemas that cannot be followed; "" where none is found."""
+    strict = (schema for schema in schemas_in(text) if isinstance(schema, dict) and not lets(schema))
+    return next(filter(None, map(uncounted, strict)), "")
+
+
 def _place_in_schemas(vocabulary: "LLTokenizer", text: str, why: str) -> str:
     """The innermost part of a grammar's schemas that is refused with these words; "" where it is not found in time."""
     until_s, place = time.thread_time() + WALK_S, ""
-    for schema in _schemas(text):
+    for schema in schemas_in(text):
         for part, at in parts(schema) if isinstance(schema, dict) else ():
             if time.thread_time() > until_s:
                 return place
@@ -233,14 +288,6 @@ def _fault_of_part(vocabulary: "LLTokenizer", schema: dict[str, Any], part: dict
     except InvalidRequest as refusal:
         return str(refusal)
     return ""
-
-
-def _schemas(text: str) -> Iterator[Any]:
-    """Those in a grammar's text."""
-    decoder = json.JSONDecoder()
-    for found in _SCHEMA.finditer(text):
-        with contextlib.suppress(ValueError):  # a literal that reads like one
-            yield decoder.raw_decode(text, found.end())[0]
 
 
 def _fault_of_a_beginning(vocabulary: "LLTokenizer", matcher: "LLMatcher") -> str:

@@ -13,8 +13,11 @@ from jaxinfer.text.tools.marks import is_closing
 class Body(Protocol):
     """One call. is_open: until it has ended or turned out to be no call.    failed: the latter.
 
-    has_name: it has named a tool, whether offered or not.    has_end: so has it, and been read to its end.
+    has_name: it has named a tool, whether offered or not.    has_end: it has been read to its end: what it holds
+    is no call.    is_json: its arguments are JSON.
     """
+
+    is_json: bool
 
     is_open: bool
     failed: bool
@@ -62,18 +65,19 @@ class Layout:
     token: str = ""
 
     def said(self, call: str) -> str:
-        """A call's text without its mark-up."""
-        if not self.named:
-            return call
+        """A call's text without its mark-up; where that may be of a text in the call, without what has its own line."""
         parts, past = [], 0
         for found in self._mark_up.finditer(call):
             parts += [call[past : found.start()], found[1] or ""]
             past = found.end()
         parts.append(call[past:])
-        return "\n".join(part.strip("\r\n") for part in parts if part.strip())
+        return "\n".join(part.strip("\r\n") for part in parts if part.strip()) if past else call
 
     @cached_property
     def _mark_up(self) -> re.Pattern[str]:
+        if not self.named:
+            tags = "|".join(map(re.escape, self.tags)) or "(?!)"
+            return re.compile(rf"^()[ \t]*(?:{tags})[ \t]*$", re.MULTILINE)
         return re.compile("|".join((self.named, *map(re.escape, self.tags))))
 
     @cached_property
@@ -85,6 +89,11 @@ class Layout:
         """What opens a call anywhere."""
         bare = (self.start,) if self.is_bare else ()
         return (*(tag for tag in self.tags if not (is_closing(tag) or tag == self.text)), *bare)
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Tags with which an object ends whose brackets do not."""
+        return tuple(filter(is_closing, self.tags)) or ((self.start,) if self.is_bare else ())
 
     @property
     def first(self) -> str:

@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 from jaxinfer.text.tools.events import Arguments, Begin, End, Parser
 from jaxinfer.text.tools.form import Body, Layout, OnLine
 from jaxinfer.text.tools.json_call import InnerCall, JsonCall, NamedCall
-from jaxinfer.text.tools.json_scanner import SPACE
 from jaxinfer.text.tools.layout import CallParser
 from jaxinfer.text.tools.line_calls import LineCalls
 from jaxinfer.text.tools.lone_call import ANY_SPACE, JSON_SPACE, Head, LoneCall, begins
@@ -17,6 +16,7 @@ from jaxinfer.text.tools.marks import FENCE, is_closing
 from jaxinfer.text.tools.python_list import PythonList
 from jaxinfer.text.tools.python_object import PythonObject
 from jaxinfer.text.tools.xml_call import Parameters, XmlCall
+from jaxinfer.text.tools.xml_nesting import Torn
 from jaxinfer.text.tools.xml_tags import (
     CDATA,
     CLOSING,
@@ -116,7 +116,7 @@ _SLIPS = tuple(
 _OWN_TAGS = tuple({tag: None for layout in LAYOUTS.values() for tag in layout.tags})
 # tags of all forms that models write for those of their form; the others may be words, or a prompt of Python's
 TAGS = tuple({tag: None for tag in (*_OWN_TAGS, *_SLIPS) if tag.startswith("<")})
-_AGAIN = {"{": rf'\{{{SPACE}"(?:name|arguments|parameters)"', "[": r"(?<!=)(?<!= )\[\s*[A-Za-z0-9_.-]+\s*\("}
+_AGAIN = {"{": "(?!)", "[": r"(?<!=)(?<!= )\[\s*[A-Za-z0-9_.-]+\s*\("}  # within an object none does
 AROUND: dict[Format, tuple[str, str]] = {
     "hermes": ('\n{"name": "NAME", "arguments": ', "}\n"),
     "qwen2_5_coder": ('\n{"name": "NAME", "arguments": ', "}\n"),
@@ -179,6 +179,7 @@ def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> CallParse
     start = _AGAIN.get(layout.start, re.escape(layout.start))
     again = re.compile("|".join((*map(re.escape, layout.openings), start)))
     ends = tuple(dict.fromkeys((*TAGS, *layout.tags, *layout.openings)))  # at which a call lacks its last brackets
+    torn = Torn()
     parameters_of = cache(lambda name: Parameters(schemas.get(name, {})))  # which calls of one tool share
 
     def new_body(start: str, tool: str) -> Body:
@@ -187,7 +188,7 @@ def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> CallParse
         if start != layout.start:
             return InnerCall(schemas, ends, tool if form in _HEADS else "")
         if form in XML_TAGS:
-            return XmlCall(XML_TAGS[form], schemas, parameters_of)
+            return XmlCall(XML_TAGS[form], schemas, parameters_of, torn)
         if form in _HEADS:
             return NamedCall(schemas, ends, _HEADS[form])
         return PythonObject(schemas, JsonCall(schemas, ends))

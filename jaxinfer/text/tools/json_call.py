@@ -38,6 +38,8 @@ class JsonCall:
     may lack.    head: a name in a group, up to the arguments.    depth: of brackets around the arguments.
     """
 
+    is_json = True
+
     def __init__(
         self, schemas: Schemas, tags: tuple[str, ...] = (), head: re.Pattern[str] = _HEAD, depth: int = 1
     ) -> None:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable
 from typing import Literal
 
+from jaxinfer.text.tools.enclosed import AROUND_CALL, KEY_AROUND_CALL, OPEN_KEY_AROUND_CALL, Enclosed
 from jaxinfer.text.tools.events import Begin, Dropped, Event, Gap
 from jaxinfer.text.tools.form import Body, Layout, OnLine
 from jaxinfer.text.tools.marks import FENCE, MAX_LEAD, MIN_TORN_TAG, is_closing, may_become, next_mark
@@ -41,9 +42,6 @@ _MAX_WRAPPED = 64  # characters of a key or a value beside a call in an object a
 _WORD = rf'"[^"\\\s]{{0,{_MAX_WRAPPED}}}'  # without its last quote; with white space in it, it would be prose
 _NUMBER = rf"[-+.\w]{{1,{_MAX_WRAPPED}}}"
 _GAP = r"\s{0,16}"
-_WRAPPER = re.compile(rf'(?:\s|[\[{{]|(?!"name"){_WORD}"\s*:|(?:{_WORD}"|{_NUMBER})\s*,)+')
-_KEY = re.compile(rf'(?!"name"\s*:){_WORD}"{_GAP}[:,]')  # or a value, behind which another key comes
-_OPEN_KEY = re.compile(rf'{_WORD}(?:"{_GAP})?')
 _FIELD = re.compile(rf'(?:,{_GAP}{_WORD}"{_GAP}:{_GAP}(?:{_WORD}"|{_NUMBER}))')
 _OPEN_FIELD = re.compile(rf',{_GAP}(?:{_WORD}(?:"{_GAP}(?::{_GAP}(?:{_WORD}|{_NUMBER})?)?)?)?')
 
@@ -72,7 +70,6 @@ class CallParser:
         own, start = layout.tags, layout.start
         self._others = tuple(tag for tag in (*own, *foreign) if tag not in layout.openings)  # which open no call
         self._marks_outside = (*layout.openings, *self._others)
-        self._openings = re.compile("|".join(map(re.escape, layout.openings if layout.closing else ())) or "(?!)")
         self._marks = (start, *own)
         self._marks_beside = (start, *own, *(tag for tag in foreign if tag not in (start, *own)))
         self._near: Near = "start" if layout.begins_with_calls else "text"
@@ -155,9 +152,8 @@ class CallParser:
     def _retry(self, body: Body, left: str, events: list[Event]) -> str:
         """A call has failed: it is text, up to where it may hold another. One that has its end holds values alone."""
         raw, self._begun = body.raw.removeprefix(self._begun), ""
-        again = self._openings if self._is_on_line else self._again
-        may_hold_others = len(raw) <= self._retries_left and not body.has_end
-        found = again.search(raw, 1) if may_hold_others else None
+        may_hold_others = len(raw) <= self._retries_left and not (body.has_end or self._is_on_line)
+        found = self._again.search(raw, 1) if may_hold_others else None
         self._retries_left -= len(raw)
         text = raw + left
         at = found.start() if found else max(len(raw), 1)
@@ -169,19 +165,22 @@ class CallParser:
         if body.has_name and found is None:
             self._settle("mark")
         if not is_shown:
-            wraps = at <= MAX_LEAD and _WRAPPER.fullmatch(text, 0, at)
+            wraps = at <= MAX_LEAD and AROUND_CALL.fullmatch(text, 0, at)
             self._push(text[:at], "soft" if wraps else "call", events, _FAILED_CHARS)
-        elif self._has_calls:
-            self._pieces.append((text[:at], "call"))
-            events.append(Dropped(self._said(self._pieces)))
-            self._pieces.clear()
         else:
-            self._pieces.append((text[:at], "call"))
-            self._num_dropped = len(self._pieces)
+            past = body.num_read if isinstance(body, Enclosed) else at  # what comes behind it was not shown
+            self._pieces.append((text[:past], "call"))
+            if self._has_calls:
+                events.append(Dropped(self._said(self._pieces)))
+                self._pieces.clear()
+            else:
+                self._num_dropped = len(self._pieces)
+            if past < at:
+                self._push(text[past:at], "call", events, _FAILED_CHARS)
         if body.has_name:
             self._has_failed, self._lead_left = True, MAX_LEAD if body.has_end else MAX_LOST
             self._is_open = self._is_open or not (body.has_end or self._has_calls)
-        if body.has_end:
+        if body.has_name and body.has_end:
             self._near = "call"
         return text[at:]
 
@@ -214,7 +213,7 @@ class CallParser:
         if self._is_behind_call and (quotes := _END_QUOTES.match(text, at)):
             self._push(quotes[0], "mark", events)
             return quotes.end()
-        if self._is_in_wrapper and (key := _KEY.match(text, at)):
+        if self._is_in_wrapper and (key := KEY_AROUND_CALL.match(text, at)):
             self._push(key[0], "soft", events)
             return key.end()
         if past := self._take_left_over(text, at, events):
@@ -280,7 +279,7 @@ class CallParser:
 
     @property
     def _is_in_wrapper(self) -> bool:
-        """Whether the beginning of a JSON object or list was before, or a key or value in it, where a call may come."""
+        """Whether the beginning of a JSON object or list was before, or a key around a call."""
         if self._marks_here() is self._marks_outside and not self._layout.is_bare:
             return False
         for piece, kind in reversed(self._pieces):
@@ -302,7 +301,7 @@ class CallParser:
         found = self._left_over(text, at) or (_BRACKETS.match(text, at) if self._has_calls else None)
         if found is not None and len(found[0]) < MAX_LEAD and self._may_go_on(text, found.end()):
             return True
-        return self._is_in_wrapper and bool(_OPEN_KEY.fullmatch(text, at))
+        return self._is_in_wrapper and bool(OPEN_KEY_AROUND_CALL.fullmatch(text, at))
 
     def _may_go_on(self, text: str, at: int) -> bool:
         """Whether what stands before `at` is not known yet to stand alone."""
@@ -401,6 +400,12 @@ class CallParser:
         self._has_gap = self._has_gap or (self._has_said and self._has_text)
 
     def _open_body(self, body: Body, at: int, *, is_on_line: bool = False) -> int:
+        if body.is_json:
+            layout = self._layout
+            in_tag = self._is_open or layout.start != "{"
+            ends = layout.ends if in_tag else (*layout.openings, *layout.ends)
+            on_line = tuple(tag for tag in layout.openings if tag not in ends)
+            body = Enclosed(body, "{" + layout.start[0], ends, on_line, self._retries_left, in_tag=in_tag)
         self._body, self._is_on_line, self._is_parted = body, is_on_line, False
         waits = not self._has_calls and any(kind in ("text", "call") for _, kind in self._pieces)
         self._hidden, self._is_shown = [] if waits else None, False

@@ -26,7 +26,7 @@ class LineCalls:
         self.is_open, self.failed = True, False
         self.has_name = self.has_end = False
         self._value = value
-        self._is_in_list = isinstance(value, JsonCall)
+        self.is_json = self._is_in_list = isinstance(value, JsonCall)
         self._ends = closings or ("\n", "\r", FENCE, *following)
         self._behind, self._closings = _BEFORE_TAG if closings else _ON_LINE, closings
         self._list = ""  # its bracket

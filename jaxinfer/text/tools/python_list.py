@@ -29,6 +29,8 @@ class PythonList:
     own opening bracket.
     """
 
+    is_json = False
+
     def __init__(self, names: Container[str], tags: tuple[str, ...] = (), *, is_further: bool = False) -> None:
         self.is_open, self.failed = True, False
         self.has_name = self.has_end = False

@@ -19,6 +19,8 @@ class PythonObject:
     it has a tool's name and its arguments and nothing else.
     """
 
+    is_json = True
+
     def __init__(self, names: Schemas, json: JsonCall) -> None:
         self._names, self._json = names, json
         self.is_open, self.failed = True, False

@@ -2,12 +2,13 @@
 MiniCPM5 does, with other tags (xml_tags) and CDATA, in which no tag counts where its end comes.
 
 Values stand there as plain text; the tool's schema says what they are. Each parameter is passed on when it is whole. A
-text ends at the first closing tag; one that stands within a string of JSON is part of it, unless a line begins with it.
-Where a model leaves that tag out, a text ends before a line that begins another of the tool's parameters or another
-call, and before the tags that end the call where the answer ends or another call begins. Where one of those tags
-stands before that tag, a text ends before it, unless it stands behind that tag too: then it is of the text. A call goes
-on behind tags that end it, or open another, where a parameter follows them; behind all of its ends, only where that is
-one it lacks.
+text ends at the first closing tag that is none of a call quoted in it (xml_nesting); one that stands within a string of
+JSON is part of it, unless a line begins with it. Where a model leaves that tag out, a text ends before a line that
+begins another of the tool's parameters or another call, and before the tags that end the call where the answer ends or
+another call begins. Where one of those tags stands before that tag, a text ends before it, unless it stands behind that
+tag too: then it is of the text. A call goes on behind tags that end it, or open another, where a parameter follows
+them; behind all of its ends, only where that is one it lacks. Where the answer ends in a text that quotes a call, there
+is no call, nor where another begins before all that the tool requires is given.
 
 An object of JSON in the place of parameters is the arguments. A call that gives one parameter two values is none, and
 so is one of a tool that is not offered; both are read to their end. Where the answer ends before </function>, a call is
@@ -22,16 +23,18 @@ from jaxinfer.text.tools.arguments import arguments_of
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.json_call import further_key
 from jaxinfer.text.tools.json_scanner import JsonScanner, mended
+from jaxinfer.text.tools.json_text import JsonText
 from jaxinfer.text.tools.marks import MIN_TORN_TAG, may_become
 from jaxinfer.text.tools.python_calls import python_value
 from jaxinfer.text.tools.schema_types import Values, type_of
 from jaxinfer.text.tools.strict_json import dumped, loaded
+from jaxinfer.text.tools.xml_nesting import Kind, Nesting, Torn
 from jaxinfer.text.tools.xml_tags import CDATA, CLOSING, END_CDATA, END_FUNCTION, MAX_NAME_CHARS, OPENING, XmlTags
 
 MAX_REREAD_CHARS = 4096  # of a value without its end, that may be calls
+MAX_UNNESTED_CHARS = 1 << 16  # of a value whose tags are no calls in each other
 _NAME = re.compile(r"([^<>\n]*)(?:\s*>|\n)")  # in a tag; some models leave out its bracket
 _EARLY_ENDS = (END_FUNCTION, CLOSING, OPENING)  # with which a call does not end before a parameter
-_QUOTE = re.compile(r'\\.?|"', re.DOTALL)
 
 
 class Parameters:
@@ -56,12 +59,16 @@ class Parameters:
 
 
 class XmlCall:
-    """One call, a layout.Body. names: the tools offered.    parameters_of: called with the name of one. Text between
-    its parameters is left for others.
+    """One call, a layout.Body. names: the tools offered.    parameters_of: called with the name of one.    torn: of the
+    answer's calls. Text between its parameters is left for others.
     """
 
-    def __init__(self, tags: XmlTags, names: Container[str], parameters_of: Callable[[str], Parameters]) -> None:
-        self._tags = tags
+    is_json = False
+
+    def __init__(
+        self, tags: XmlTags, names: Container[str], parameters_of: Callable[[str], Parameters], torn: Torn
+    ) -> None:
+        self._tags, self._torn = tags, torn
         self.is_open, self.failed = True, False
         self.has_name = self.has_end = self._is_last = False  # the last: no more text comes
         self._is_call = True  # as far as is known
@@ -81,6 +88,9 @@ class XmlCall:
         self._is_blank = True  # the value, as far as it has come
         self._in_cdata = False  # of the value
         self._reads_tags = False  # in CDATA too, which lacks its end
+        self._nests = torn.may_nest  # no value's tags have turned out to be no calls in each other
+        self._nesting: Nesting | None = None  # of the value, as long as it may quote calls
+        self._quoted = 0  # of the value's parts, up to the last tag of a call in it
         self._given: dict[str, Any] = {}  # parameters and their values
 
     @property
@@ -103,6 +113,14 @@ class XmlCall:
             self._held, self._is_blank, self._in_cdata, self._reads_tags = "", True, False, True
             more, left = self.feed(value)
             events += more
+        if self.is_open and self._stage == "value" and self._nesting is not None and self._nesting.has_begun:
+            if self._is_cut(self._nesting):
+                self.has_end = True
+                self._raw += [*self._value, self._held]
+                return events, self._fail("")
+            left, self._held = self._without_nesting(self._held), ""
+            more, left = self.feed(left)
+            events += more
         if not self.is_open:
             return events, left
         if self._stage == "value" and (self._holds_call() or self._held.startswith((END_FUNCTION, CLOSING))):
@@ -117,6 +135,15 @@ class XmlCall:
             self._raw.append(self._held)
             self._held = ""
         return events, self._fail(self._held)
+
+    def _is_cut(self, nesting: Nesting) -> bool:
+        """Whether the answer ends in a value that quotes calls, not in a call behind a value that lacks its end."""
+        behind = "".join([*self._value[self._quoted :], self._held])
+        return (
+            nesting.is_open
+            or not self._tags.closers_run.fullmatch(behind)
+            or sum(map(len, self._value)) > MAX_UNNESTED_CHARS
+        )
 
     def _has_all(self, held: str) -> bool:
         """Whether it lacks no more than its end where the answer ends behind this."""
@@ -200,6 +227,7 @@ class XmlCall:
             begins = "[{" if self._tags.has_cdata else '"[{'
             may_be = {"array", "object"} if self._tags.has_cdata else self._types - {"string"}
             self._json = JsonText(begins) if self._types & may_be else None
+            self._nesting = Nesting(self._tags) if self._nests and not self._tags.has_cdata else None
         return left
 
     def _are_early(self, tags: str, after: str) -> bool | None:
@@ -235,7 +263,11 @@ class XmlCall:
         for found in self._tags.mark.finditer(text):
             self._add(text[past : found.start()])
             past = found.start()
-            ends = self._ends_at(found[0], text[found.end() : found.end() + 2 * MAX_NAME_CHARS])
+            after = text[found.end() : found.end() + 2 * MAX_NAME_CHARS]
+            kind = self._kind_of(found[0], after)
+            if kind == "torn":
+                return self._without_nesting(text[past:])
+            ends = None if kind is None else kind == "own" and self._ends_at(found[0], after)
             if ends is None:
                 self._held = text[past:]
                 return ""
@@ -247,6 +279,8 @@ class XmlCall:
                 return self._end_open_value(text[past:], events)
             self._add(found[0])
             past = found.end()
+            if kind == "quoted":
+                self._quoted = len(self._value)
         left = text[past:]
         marks = self._tags.marks
         most = min(max(map(len, marks)) - 1, len(left))
@@ -255,11 +289,34 @@ class XmlCall:
         self._held = left[len(left) - keep :]
         return ""
 
+    def _kind_of(self, mark: str, after: str) -> Kind | None:
+        """What a mark in a value is, as Nesting has it."""
+        is_quoted = self._json is not None and self._json.is_in_string and not self._begins_line
+        if self._nesting is None or is_quoted:
+            return "own"
+        return self._nesting.take(mark, after, is_last=self._is_last)
+
+    def _without_nesting(self, left: str) -> str:
+        """The value again, whose tags are no calls in each other: some may be of a call behind it, or of others of this
+        call's values, none of which nests.
+        """
+        text = "".join([*self._value, left])
+        self._value, self._is_blank, self._nesting, self._nests = [], True, None, False
+        self._torn.add(len(text))
+        if self._json is not None:
+            self._json = self._json.begun_again()
+        return text
+
+    @property
+    def _begins_line(self) -> bool:
+        """Whether a value goes on at a line's beginning."""
+        return not self._value or self._value[-1].endswith("\n")
+
     def _ends_at(self, mark: str, after: str) -> bool | None:
         """Whether a value ends at a mark behind which this text stands; None: not known yet."""
         if self._is_cdata(mark):
             return False
-        begins_line = not self._value or self._value[-1].endswith("\n")
+        begins_line = self._begins_line
         if self._json is not None and self._json.is_in_string and not begins_line:
             return False
         begins_line = begins_line or self._tags.has_cdata  # outside of which no text has a tag
@@ -328,7 +385,9 @@ class XmlCall:
             return text
         left = "".join([*self._value[self._next_call :], text])
         del self._value[self._next_call :]
+        is_blank = not "".join(self._value).strip()
         self._end_value(events)
+        self._is_call = self._is_call and not is_blank and self._parameters_of(self._tool).are_in(self._given)
         return self._end(left, events)
 
     def _holds_call(self) -> bool:
@@ -337,7 +396,7 @@ class XmlCall:
     def _end_value(self, events: list[Event]) -> None:
         value = "".join(self._value)
         self._raw.append(value)
-        self._value, self._stage, self._next_call = [], "tag", None
+        self._value, self._stage, self._next_call, self._nesting, self._quoted = [], "tag", None, None, 0
         self._is_blank, self._in_cdata, self._reads_tags = True, False, False
         self._give(self._parameter, typed_value(value, self._types, self._tags), events)
 
@@ -385,7 +444,7 @@ def is_read_back(tags: XmlTags, tool: str, name: str, text: str, parameters: Par
     written = tags.written(text)
     if tags.mark.search(written) is None:
         return bool(typed_value(written, parameters.types(name), tags) == text)
-    call = XmlCall(tags, tools, lambda _: parameters)
+    call = XmlCall(tags, tools, lambda _: parameters, Torn())
     function, head = f"{tags.function}{tags.quote}{tool}{tags.quote}>{tags.gap}", tags.head(name).removesuffix(tags.gap)
     after = f"{tags.end_parameter}{tags.gap}{END_FUNCTION}{tags.gap}{CLOSING}"
     events, left = call.feed(f"{function}{head}{written}{after}")
@@ -418,27 +477,6 @@ def _unquoted(name: str) -> str:
     name = name.strip()
     end = name.find(name[0], 1) if name and name[0] in "\"'" else -1
     return name[1:end] if end > 0 else name
-
-
-class JsonText:
-    """Fed with a value in pieces. is_in_string: it has begun as JSON does, and what comes next stands in a string."""
-
-    def __init__(self, begins: str) -> None:
-        """begins: what JSON may begin with."""
-        self.is_in_string = False
-        self._begins = begins
-        self._is_json: bool | None = None  # not known yet
-        self._escapes = False
-
-    def feed(self, text: str) -> None:
-        if self._is_json is None and (begun := text.lstrip()):
-            self._is_json = begun[0] in self._begins
-        if not self._is_json:
-            return
-        start, self._escapes = int(self._escapes), False
-        for found in _QUOTE.finditer(text, start):
-            self.is_in_string ^= found[0] == '"'
-            self._escapes = found[0] == "\\"  # the text's last character
 
 
 def typed_value(value: str, types: frozenset[str], tags: XmlTags) -> Any:

@@ -18,7 +18,20 @@ from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.linear.xla import fit
-from jaxinfer_kernels.sm90 import F32, H200, I32, HopperGpu, Ref, Smem, compiler_params, named, operand, store
+from jaxinfer_kernels.sm90 import (
+    F32,
+    H200,
+    I32,
+    HopperGpu,
+    Ref,
+    Smem,
+    compiler_params,
+    free_stage,
+    named,
+    operand,
+    store_tile,
+    swiglu,
+)
 
 ROWS = 64  # of one warpgroup, the wgmma's M
 TILE_ROWS = 128
@@ -169,12 +182,8 @@ def _kernel(plan: GateUpConfig, x_ref: Ref, w_ref: Ref, out_ref: Ref, **smem: Re
         def compute(i: jax.Array, _: None) -> None:
             row, column = tile_of(i)
             gate, up = _products(plan, smem, warpgroup, i, count)
-            y = gate * jnp.square(lax.rsqrt(F32(1) + jnp.exp(-gate))) * up  # a division is no instruction there
-            plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-            store(smem["out"].at[warpgroup], y.astype(plan.dtype))
-            plgpu.commit_smem()
             place = out_ref.at[pl.ds(row + warpgroup * ROWS, ROWS), pl.ds(column, COLUMNS)]
-            plgpu.copy_smem_to_gmem(smem["out"].at[warpgroup], place)
+            store_tile(smem["out"].at[warpgroup], swiglu(gate, up).astype(plan.dtype), place)
 
         lax.fori_loop(0, count, compute, None)
         plgpu.wait_smem_to_gmem(0)
@@ -192,9 +201,7 @@ def _copy_block(
     _: None,
 ) -> None:
     """Start copying a block of this CTA's i-th tile, once nobody reads the one before it in that stage."""
-    step = i * plan.blocks + block
-    stage = lax.rem(step, I32(plan.tuning.stages))
-    pl.when(step >= plan.tuning.stages)(functools.partial(plgpu.barrier_wait, smem["free"].at[stage]))
+    stage = free_stage(smem["free"], i * plan.blocks + block, plan.tuning.stages)
     inner, ready = pl.ds(block * BLOCK, BLOCK), smem["ready"].at[stage]
     for side in range(2):
         source = w_ref.at[pl.ds(side * plan.out + column, COLUMNS), inner]

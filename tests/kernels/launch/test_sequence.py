@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxinfer_kernels.attention import sm90_decode
@@ -433,7 +433,6 @@ def replay(program: Program, plan: _Placed) -> tuple[Memory, dict[int, int]]:
     return memory, written
 
 
-@settings(deadline=None)
 @given(programs())
 def test_no_value_is_overwritten_before_it_was_read(program):
     plan = program.plan()
@@ -446,7 +445,6 @@ def test_no_value_is_overwritten_before_it_was_read(program):
         assert not is_argument or plan.aliases[place.buffer] == i
 
 
-@settings(deadline=None)
 @given(programs())
 def test_places_are_aligned_and_inside_their_buffers(program):
     plan = program.plan()

@@ -295,7 +295,7 @@ def refused() -> list[Case]:
          ({"c": 1},)),
         ("unevaluatedItems", {"type": "array", "prefixItems": [word], "unevaluatedItems": False},
          ([], ["a"], ["b"]), ([1], {}), (["a", "b"],)),
-        ("min/maxProperties", pair | {"maxProperties": 1}, ({}, lone, {"b": "y"}), ([], {"a": 1}), (full,)),
+        ("maxProperties 1", pair | {"maxProperties": 1}, ({}, lone, {"b": "y"}), ([], {"a": 1}), (full,)),
         ("oneOf", {"oneOf": [word, {"type": "string", "maxLength": 2}]}, ("abc", "abcd", "abcde"), (1, None), ("a",)),
     ]  # fmt: skip
     unknown = {

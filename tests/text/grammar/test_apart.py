@@ -3,17 +3,20 @@
 import itertools
 import json
 import random
+import re
 
 import jsonschema_rs
 import pytest
 
 from jaxinfer.text.grammar.compiler import new_matcher
+from jaxinfer.text.grammar.repeated import COUNTED_AGAIN
 from jaxinfer.text.grammar.source import Constraint
 from jaxinfer.text.grammar.trial import try_one
 from tests.support.grammars import takes
 
 NAMES, OPEN = "abc", {"additionalProperties": True}
 AB = {"properties": {"a": {}, "b": {}}}
+UNCOUNTED = re.compile(r"(?:min/maxProperties only|minProperties asks for).*; ")
 OBJECTS = [names for size in range(4) for names in itertools.combinations(NAMES, size)]
 
 
@@ -74,6 +77,33 @@ def test_no_valid_object_is_impossible_without_strict(vocabulary, tokenizer):
         assert taken == good or found.warnings, (seed, schema, taken - good)
 
 
+def counts_in(schema):
+    """Each count that stands anywhere in it, as a message names it."""
+    found = {f"{name} {schema[name]}" for name in ("minProperties", "maxProperties") if name in schema}
+    below = [*schema.get("allOf", []), *schema.get("anyOf", []), *schema.get("$defs", {}).values()]
+    return found.union(*map(counts_in, below))
+
+
+def test_what_is_not_counted_is_named_with_its_place(vocabulary):
+    """In our words, strict or not, as one of the schema's counts."""
+    num_told = 0
+    for seed in range(300):
+        schema = root_schema(random.Random(seed))
+        found, refused = (tried(vocabulary, schema, strict=strict) for strict in (False, True))
+        told = [warning for warning in found.warnings if COUNTED_AGAIN not in warning]  # see test_repeated.py
+        if UNCOUNTED.search(refused.error):
+            told.append(UNCOUNTED.split(refused.error)[-1])
+        for said in told:
+            notes, _, place = said.rpartition(", at ")
+            assert re.fullmatch("'#[^']*'", place), (seed, schema, said)
+            for note in notes.split("; "):
+                counts, why = re.split(r" (?:is|are) (?:left out|not counted), since ", note)
+                assert set(counts.split(" and ")) <= counts_in(schema), (seed, schema, said)
+                assert "names of properties" in why, (seed, schema, said)
+            num_told += 1
+    assert num_told > 100
+
+
 @pytest.mark.parametrize(
     ("schema", "place"),
     [
@@ -92,9 +122,8 @@ def test_a_count_apart_is_left_out_and_told_of_or_refused(vocabulary, tokenizer,
     assert found.warnings == (f"{why}, at '{place}'",) and not found.error
     assert takes(new_matcher(vocabulary, found.text), tokenizer, '{"a":1}')
     refused = tried(vocabulary, schema, strict=True).error
-    assert (
-        "min/maxProperties only count where all names of properties are in required" in refused and "at '#" in refused
-    )
+    assert "min/maxProperties only count where all names of properties are in required" in refused
+    assert refused.endswith(f"; {why.replace('left out', 'not counted')}, at '{place}'")
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def check(vocabulary, tokenizer, schema, bounds, texts):
         assert [text for text in texts if takes(matcher, tokenizer, text) and not is_within(text, bounds)] == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SMALL, GAPS, st.sampled_from([1, -1]), st.sampled_from(["exclusiveM", "m"]), st.booleans())
 @example(0, 1e-15, 1, "exclusiveM", False)  # which was answered 0
 @example(0, 1e-15, -1, "exclusiveM", False)
@@ -68,7 +68,7 @@ def test_a_number_near_an_open_bound_is_within(vocabulary, tokenizer, near, gap,
     check(vocabulary, tokenizer, {"type": "number"} | schema, bounds, [*texts, *(f"{text}.0" for text in texts), "-0"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.dictionaries(st.sampled_from(sorted(LAWS)), EDGES, min_size=1, max_size=2),
     st.sampled_from(["integer", "number", ["integer", "string"], None]),

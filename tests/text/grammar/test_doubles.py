@@ -27,7 +27,7 @@ def answer(vocabulary, schema):
     return json.loads(text)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(number=DOUBLES)
 @example(number=94.28573162546175)  # which was answered as 94.28573162546176
 @example(number=0.009819792897376303)
@@ -40,7 +40,7 @@ def test_a_double_is_answered_as_itself(vocabulary, number):
         assert number.is_integer() or spelling(number) is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(number=DOUBLES)
 def test_a_spelling_is_the_double_to_all_who_read_it(number):
     assert spelling(number) is None or float(spelling(number)) == number

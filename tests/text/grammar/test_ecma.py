@@ -64,7 +64,7 @@ def text_of(value):
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SIGNS, st.sampled_from(["", "(?s:.)?", "((?s:q))?"]), st.sampled_from(["", "?", "{1,3}"]), st.booleans())
 def test_a_sign_takes_the_characters_that_ecma_gives_it(vocabulary, tokenizer, sign, before, times, strict):
     """Whatever flags another group has."""
@@ -125,7 +125,7 @@ OPEN = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(OPEN, st.lists(st.sampled_from(SPELT), min_size=12, max_size=12))
 def test_what_a_strict_open_schema_takes_of_control_characters_is_json_of_it(vocabulary, tokenizer, schema, spelt):
     """In names and in values, in each spelling that JSON has, and as they are, which JSON has not."""
@@ -173,7 +173,7 @@ def test_a_name_takes_the_characters_that_have_it(vocabulary, tokenizer, name, c
         assert takes(new_matcher(vocabulary, found.text), tokenizer, text_of(char)) is (sign == "p"), found.error
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), st.booleans())
 def test_any_text_is_written_as_a_pattern_and_no_refusal_is_pythons(vocabulary, pattern, strict):
     """A tool's schema is written where nothing but a refusal is expected."""

@@ -209,7 +209,7 @@ def tried(part, whole, depth, known):
     return [found] if len(found) >= part["minProperties"] else None
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.tuples(*[parts()] * 4))
 def test_it_is_endless_where_no_value_is_found_however_deep(drawn):
     root, *definitions = drawn

@@ -48,7 +48,7 @@ def is_read(kind, text):
     return True
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(DAYS, TIMES)
 def test_a_date_and_a_time_are_taken_if_a_calendar_and_a_clock_have_them(matchers, tokenizer, day, time):
     is_day, is_time = is_read(datetime.date, day), is_read(datetime.time, time) and not time.startswith("24")

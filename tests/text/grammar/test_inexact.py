@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher
 from jaxinfer.text.grammar.inexact import inexact
-from jaxinfer.text.grammar.source import JSON_SCHEMA, guided
+from jaxinfer.text.grammar.source import JSON_SCHEMA, Constraint, guided
+from jaxinfer.text.grammar.trial import try_one
 from tests.support.grammars import takes
 
 LARGE = 2**53 + 1
@@ -74,7 +75,7 @@ BOUNDS = {
 NUMBERS = st.sampled_from(NEAR) | st.sampled_from(NEAR).map(float) | st.integers(-(2**65), 2**65) | st.integers(-9, 9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(st.sampled_from(sorted(BOUNDS)), NUMBERS, min_size=1, max_size=2), st.booleans())
 def test_an_integer_that_llguidance_takes_is_of_its_schema(vocabulary, tokenizer, bounds, is_integer):
     """Or the schema is refused for a number that is inexact."""
@@ -125,3 +126,14 @@ def test_a_bound_that_is_no_number_is_the_library_s_to_refuse(beside):
 
 def test_a_closed_bound_never_passes_the_other():
     assert json.loads(guided({"exclusiveMinimum": 0, "maximum": 1e-70}, strict=True))["exclusiveMinimum"] == 0
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_definition_that_nothing_refers_to_is_not_read(vocabulary, tokenizer, strict):
+    faulty = [schema for schema, _ in FOUND.values()]
+    faulty += [{"pattern": "("}, {"$ref": "#/none"}, {"type": "strin"}, {"minLength": -1}, {"$ref": "#/$defs/0"}]
+    unused = {f"{number}": schema for number, schema in enumerate(faulty)}
+    schema = {"anyOf": [{"$ref": "#/$defs/Used"}], "$defs": {**unused, "Used": {"type": "boolean", "$defs": unused}}}
+    tried = try_one(vocabulary, Constraint("json_schema", json.dumps(schema), strict=strict, param="x"), {})
+    assert (tried.error, tried.warnings) == ("", ())
+    assert takes(new_matcher(vocabulary, tried.text), tokenizer, "true")

@@ -50,7 +50,7 @@ def named_in(body):
     return re.findall(r"[\w-]+", re.sub("|".join(map(re.escape, TEXTS)), " ", body))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(rules=st.fixed_dictionaries({name: bodies() for name in NAMES}), line=st.sampled_from(LINES))
 def test_a_rule_without_a_whole_text_that_may_come_is_found(rules, line):
     text = line.join([*(f"{name}: {body}" for name, (body, _) in rules.items()), "WORD.2: /a/ | WORD_2", 'WORD_2: "b"'])

@@ -90,7 +90,7 @@ def test_sets_and_names_of_classes_are_rusts_outside_of_schemas(pattern):
     assert misread(pattern) == ""
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=7).map("".join), st.booleans())
 def test_an_expression_that_is_taken_has_the_texts_that_python_gives_it(vocabulary, tokenizer, pattern, is_of_schema):
     if misread(pattern, is_of_schema=True):
@@ -110,7 +110,7 @@ def test_an_expression_that_is_taken_has_the_texts_that_python_gives_it(vocabula
         assert takes(matcher, tokenizer, json.dumps(said) if is_of_schema else said) == (is_match is not None), said
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from("AZaz<>bBGQEhHK"), st.sampled_from(["", "x", "[ab]"]), st.sampled_from(["", "[ab]"]))
 def test_an_escape_that_is_the_sign_itself_to_ecma_is_read_so_or_refused(vocabulary, tokenizer, sign, before, behind):
     """But for the ends of words, which both know."""
@@ -219,7 +219,7 @@ MEMBERS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(["[", "[^"]), st.lists(MEMBERS, min_size=1, max_size=3).map("".join), st.booleans())
 def test_a_bracket_within_a_class_of_a_schema_is_refused(begin, members, is_name):
     """To ECMA it is a sign of the class, and a class by name ends at its first bracket."""

@@ -134,7 +134,7 @@ def test_an_expression_of_any_length_is_read_in_one_go(piece):
     assert_below(1, lambda: processor_s(lambda: (quotable(pattern), misquoted(pattern))), law)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(EXPRESSIONS, st.sampled_from(["", "|"]))
 def test_no_class_takes_a_text_that_python_does_not_give_it(vocabulary, tokenizer, classes, sign):
     pattern = f"^(?:{sign.join(classes)})$"

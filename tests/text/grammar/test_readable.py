@@ -56,7 +56,7 @@ def test_items_are_read_as_their_draft_has_them(vocabulary, tokenizer):
     check(vocabulary, tokenizer, schema, '[1,"a"]', '["a"]')
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(NAMES)
 def test_a_definition_is_found_whatever_its_name(vocabulary, tokenizer, name):
     if re.search("%[0-9a-fA-F]{2}", name):
@@ -69,7 +69,7 @@ def test_a_definition_is_found_whatever_its_name(vocabulary, tokenizer, name):
 BASES = st.text(st.sampled_from("aB1:/?#[]@ %é.-"), max_size=9) | st.sampled_from(["My Schema", "http://x:y/", "a%zz"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(BASES, st.sampled_from(["$id", "id"]))
 def test_an_id_that_is_no_uri_is_left_out(vocabulary, tokenizer, base, name):
     """One that begins with # is a name of the schema's own, which drafts have in other ways."""
@@ -125,7 +125,7 @@ def test_other_patterns_stay(pattern):
     assert make_readable(part, strict=False) == [] and part == {"pattern": pattern, "patternProperties": {pattern: {}}}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.sampled_from(PIECES), max_size=7).map("".join))
 def test_an_anchor_that_the_library_does_not_follow_is_left_out(vocabulary, pattern):
     """And no other, but those of `^*` and `$+`, which it may leave out itself, and those behind an empty group."""

@@ -74,7 +74,7 @@ def object_of(pairs):
     return "{" + ",".join(f"{spelt(name, is_escaped)}:{value}" for name, value, is_escaped in pairs) + "}"
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(SCHEMAS, st.booleans(), st.lists(ANSWERS, min_size=12, max_size=12))
 def test_what_a_strict_schema_takes_is_of_it_as_it_is_read(vocabulary, tokenizer, schema, has_properties, answers):
     if has_properties:
@@ -89,7 +89,7 @@ def test_what_a_strict_schema_takes_is_of_it_as_it_is_read(vocabulary, tokenizer
         assert not takes(matcher, tokenizer, text) or validator.is_valid(json.loads(text)), text
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from("ab"), unique=True), st.integers(0, 5), st.sampled_from(OTHERS + PATTERNED))
 def test_a_count_is_held_to_up_to_one_name_more_than_required(vocabulary, required, least, others):
     """Or it is warned of; a closed object has no names to repeat."""
@@ -106,6 +106,8 @@ def test_the_refusal_names_the_place_and_what_to_do(vocabulary, place):
     schema = {"type": "object", "minProperties": 3, "required": ["a"]}
     for name in reversed(place.split("/")):
         schema = [schema] if name == "0" else {name: schema}
+    if "$defs" in schema:
+        schema["$ref"] = "#/$defs/A"
     with pytest.raises(InvalidRequest) as refusal:
         refuse(tried(vocabulary, schema, strict=True), Constraint("json_schema", param="x"))
     fact = "minProperties must be at most 2, one more than the names in required, since a repeated name counts again"
@@ -117,7 +119,7 @@ def test_what_lists_its_values_or_is_no_object_is_left(vocabulary, part):
     assert "counts again" not in tried(vocabulary, {**part, "minProperties": 3}, strict=True).error
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 4), st.lists(PIECES, max_size=4))
 def test_what_parts_say_together_is_counted_together(vocabulary, tokenizer, least, pieces):
     """As the library merges them: what it takes of a count that is not refused is of the schema, and no more is
@@ -162,7 +164,7 @@ def test_what_is_used_twice_counts_what_both_require(vocabulary, kind, most):
     assert f"minProperties must be at most {most}" in tried(vocabulary, schema, strict=True).error
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(VALUES, min_size=1, max_size=3), st.booleans())
 def test_each_value_of_a_strict_schema_is_an_answer_or_it_is_refused(vocabulary, tokenizer, values, is_open):
     one = {"const": values[0]} if len(values) == 1 else {"enum": values}

@@ -63,7 +63,7 @@ def call_of(form: Format, name: str = "now") -> str:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_an_answer_is_read_alike_however_it_is_cut(form, data):
     calls = [call_of(form), call_of(form, "nope"), as_text('"Oslo"')[form]]
@@ -204,7 +204,7 @@ def test_a_call_on_lines_of_its_own_behind_text_is_a_call(form, around):
 
 
 @pytest.mark.parametrize("form", ON_LINES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_what_is_read_alone_is_read_behind_a_line_of_text(form, data):
     text = Slips(data.draw, parted=False).text(form, data.draw(MANY_CALLS))

@@ -39,7 +39,7 @@ def enclosed(form, arguments):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(arguments=ARGUMENTS, data=st.data())
 def test_a_call_whose_arguments_are_cut_is_content(form, arguments, data):
     count = data.draw(st.integers(1, len(arguments) - 1))

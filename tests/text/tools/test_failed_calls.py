@@ -91,7 +91,7 @@ def drawn(form: Format, data: st.DataObject, failed: st.SearchStrategy[Any]) -> 
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_calls_of_unknown_tools_are_told_without_mark_up_beside_good_ones(form, data):
     failed = st.sampled_from(FAILED).map(lambda call: list(failed_call(form, *call)))
@@ -110,7 +110,7 @@ def test_calls_of_unknown_tools_are_told_without_mark_up_beside_good_ones(form, 
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_calls_with_unreadable_arguments_lose_no_good_one_and_show_no_mark_up(form, data):
     failed = st.sampled_from(UNREADABLE).map(lambda city: [unreadable_call(form, city)])

@@ -58,7 +58,7 @@ def test_a_call_is_read_however_its_values_are_written(text, arguments):
 
 
 @pytest.mark.parametrize("types", [["string", "integer"], ["string", "null"], ["string", "array"]])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(value=st.lists(st.sampled_from(['"', "a", " ", "\\", "'", ":", "5"]), min_size=1).map("".join))
 def test_quotes_of_a_text_that_may_be_another_value_are_its_own(types, value):
     with contextlib.suppress(ValueError):
@@ -71,7 +71,7 @@ def test_quotes_of_a_text_that_may_be_another_value_are_its_own(types, value):
         assert found[1]["city"].strip() == value.strip()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from(["a", "<", "&", "\n", "</param>", "&lt;", "<![CDATA[", "]]", ">", " ", '"', "]"])),
     st.data(),

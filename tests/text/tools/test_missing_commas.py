@@ -44,7 +44,7 @@ def written(form: Format, arguments: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(arguments=ARGUMENTS, data=st.data())
 def test_a_call_that_lacks_a_comma_is_read_as_if_it_had_it(form, arguments, data):
     arguments = {name: value for name, value in arguments.items() if name != "city" or form not in XML_TAGS}
@@ -67,7 +67,7 @@ BEFORE_NAME = re.compile(r',(?=\s*(?:"\w+"\s*:|\w+\())|,(?=\s*\w+=)|(?<=\d)(?=[}
 
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if form not in XML_TAGS])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(inner=st.dictionaries(st.sampled_from("xyz"), st.integers(0, 9), min_size=1), data=st.data())
 def test_a_call_with_a_doubled_comma_is_read_as_if_it_had_one(form, inner, data):
     arguments = {"city": inner, "days": 2}

@@ -156,7 +156,7 @@ def read(form: Format, text: str, cuts: list[int], schemas: dict[str, Any] = SCH
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_slips_around_calls_lose_none_and_show_no_mark_up(form, data):
     calls, draw = data.draw(CALLS), data.draw
@@ -246,11 +246,11 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
         "",
         ["weather"],
     ),
-    "prose in a wrapper": (
+    "an object that is no wrapper": (
         "hermes",
         f'<tool_call>{{"thought": "I look.", "call": {NOW}}}</tool_call>',
-        '{"thought": "I look.", "call":',
-        ["now"],
+        f'<tool_call>{{"thought": "I look.", "call": {NOW}}}</tool_call>',
+        [],
     ),
     "half a closer": ("hermes", f"<tool_call>{NOW}</tool_call", "", ["now"]),
     "half another closer": ("hermes", f"<tool_call>{NOW}</tool", "", ["now"]),
@@ -462,7 +462,6 @@ def test_an_object_beside_other_text_is_content(around):
         assert read("hermes", text, cuts) == (text, [], False)
 
 
-@settings(deadline=None)
 @given(text=st.text(alphabet='{}"name:rgut,`js<>ol/ \n[]1', max_size=40), data=st.data())
 @example(text='{"name": "no', data=None)
 def test_what_may_be_a_lone_call_is_shown_whole_when_it_is_none(text, data):

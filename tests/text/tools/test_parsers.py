@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event, Gap
@@ -403,7 +403,6 @@ PIECES = {
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(deadline=None)
 @given(data=st.data())
 def test_every_way_of_cutting_finds_the_same_and_nothing_is_lost(form, data):
     text = "".join(data.draw(st.lists(st.sampled_from(PIECES[form]), max_size=25)))

@@ -16,7 +16,7 @@ ARGUMENTS = st.dictionaries(
 
 
 @pytest.mark.parametrize("form", OPENINGS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(arguments=ARGUMENTS, data=st.data())
 def test_a_literal_of_a_name_and_arguments_is_a_call(form, arguments, data):
     call = {"name": "weather", "arguments": arguments}

@@ -436,7 +436,7 @@ CONSTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("strict", [False, True], ids=["", "strict"])
 @pytest.mark.parametrize("form", BY_NAME)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_what_a_form_is_made_to_write_its_reader_reads_or_it_is_refused(form, strict, vocabulary, data):
     """Whatever the names of arguments and their only values are."""

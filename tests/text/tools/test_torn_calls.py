@@ -140,7 +140,7 @@ def read(form: Format, text: str, cuts: list[int]) -> tuple[str, list[tuple[str,
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_no_mark_reaches_the_content_and_no_call_is_lost(form, data):
     text, calls, said = torn(form, data.draw)
@@ -152,7 +152,7 @@ def test_no_mark_reaches_the_content_and_no_call_is_lost(form, data):
 
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if form != "llama3_json"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_a_lone_object_beside_closers_is_a_call(form, data):
     """Its opening is missing. Behind a tag the answer goes on as behind any call."""
@@ -175,7 +175,7 @@ def test_a_lone_object_beside_closers_is_a_call(form, data):
         assert read(form, text, cuts) == expected
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     parts=st.lists(st.sampled_from([*SAID, ">>> x", "all", "() => 1"]) | st.sampled_from(CALLS), max_size=5),
     data=st.data(),
@@ -190,7 +190,7 @@ def test_parts_that_are_marked_as_text_or_as_calls_are_told_apart(parts, data):
 
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if LAYOUTS[form].closing])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_a_call_without_its_opening_behind_text_is_one_before_a_closing_tag(form, data):
     draw, closing = data.draw, LAYOUTS[form].closing

@@ -46,7 +46,7 @@ def test_a_call_that_the_answer_leaves_open_has_what_its_tool_requires():
     assert read("qwen3_coder", XML + CITY + CITY.replace("city", "days"), [], schemas)[1] != []
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.dictionaries(st.sampled_from(["city", "a b", "x"]), st.none() | st.integers() | st.text(max_size=5)), st.data()
 )
@@ -98,7 +98,7 @@ JSON_VALUES = st.recursive(
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(value=JSON_VALUES)
 def test_what_can_be_sent_back_is_a_call_in_every_form(form, value):
     text = as_text(json.dumps(value))[form]
@@ -122,7 +122,7 @@ def as_models_write(value: object, comma: str) -> str:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     value=JSON_VALUES | st.text(alphabet='a\n\r\t\x00\x1f"\\,]}', max_size=6), comma=st.sampled_from(["", ",", " ,\n "])
 )
@@ -156,7 +156,7 @@ def test_commas_that_part_nothing_make_no_call(form, value):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.sampled_from([tag for tag in TAGS if is_closing(tag)]), min_size=1, max_size=3), st.data())
 def test_closers_before_the_opening_are_no_content(form, closers, data):
     space = data.draw(st.sampled_from(["", "\n"]))
@@ -171,7 +171,7 @@ GOOD = {"now()": ("now", {}), 'weather(city="a, nope()")': ("weather", {"city": 
 BAD = ["nope()", "run(code=x)", "nope(a=[1, 2], b='x)')"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from([*GOOD, *BAD]), min_size=1, max_size=4), st.data())
 def test_a_list_keeps_its_calls_beside_those_that_are_none(items, data):
     text = f"[{', '.join(items)}]"
