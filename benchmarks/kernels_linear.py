@@ -1,5 +1,6 @@
 """Time the decode step's linear layers of real shapes on this GPU, cold, beside their bar: the weights' bytes over the
-bandwidth that this run measures first. Weights are in bfloat16, or in fp8 with a scale per row (row) or block (block).
+bandwidth that this run measures first. Weights are in bfloat16, in fp8 with a scale per row (row) or block (block), or
+have 4 bits and a scale per 128 of a row (packed4), and a zero (awq).
 
 Every launch of a chain reads another layer's weights. First each op alone (the profiler's time of its kernels), then
 the four linear layers of all layers behind each other, beside XLA's. In that chain the product after attention is given
@@ -27,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.bench.machine import measure_limits
-from jaxinfer_kernels.linear import sm90_small
+from jaxinfer_kernels.linear import packed4, sm90_small
 from jaxinfer_kernels.linear.cases import MODELS
 from jaxinfer_kernels.linear.quantized import Format, Quantized
 from jaxinfer_kernels.linear.sm90_small_config import SmallTuning
@@ -91,6 +92,17 @@ def in_fp8(w: jax.Array, block: tuple[int, int]) -> Quantized:
     return Quantized(values, scales, Format.FP8, block=block)
 
 
+def in_4_bits(key: jax.Array, shape: tuple[int, int], *, zeros: bool) -> Quantized:
+    (out, depth), keys = shape, jax.random.split(key)
+    by_tile = out // packed4.ROWS, depth // 128, packed4.ROWS
+    return Quantized(
+        jax.random.bits(keys[0], (by_tile[0], depth // 16, packed4.COLUMNS), jnp.uint32).view(jnp.int32),
+        jnp.full(by_tile, 0.3 * depth**-0.5 / 4.6),
+        Format.PACKED4,
+        zeros=jax.random.randint(keys[1], by_tile, 6, 10).astype(jnp.uint8) if zeros else None,
+    )
+
+
 def size_of(weight: jax.Array | Quantized) -> int:
     """Bytes."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(weight))
@@ -102,6 +114,12 @@ def weights(num_layers: int, width: int, cuts: Mapping[str, tuple[int, int]], ki
     @jax.jit
     def one(key: jax.Array) -> Arrays:
         keys = jax.random.split(key, len(cuts))
+        if kind in ("packed4", "awq"):
+            packed = {
+                name: in_4_bits(k, shape, zeros=kind == "awq")
+                for k, (name, shape) in zip(keys, cuts.items(), strict=True)
+            }
+            return packed | {"norm": jnp.ones((1, width), jnp.bfloat16)}
         made = {
             name: (0.3 * jax.random.normal(k, shape, jnp.bfloat16) * shape[1] ** -0.5).astype(jnp.bfloat16)
             for k, (name, shape) in zip(keys, cuts.items(), strict=True)

@@ -2,9 +2,9 @@
 
     PYTHONPATH=.:kernels python benchmarks/shapes.py FOLDER [--tiny] [--zeros NAME]
 
-FOLDER/1.5b, FOLDER/8b, FOLDER/8b-fp8 and FOLDER/0.6b get a config.json and a tokenizer whose every id is a short word,
-so that each token of an answer is some text. --tiny keeps the architectures and shrinks the numbers, to try a script on
-any machine.
+FOLDER/1.5b, FOLDER/8b, FOLDER/8b-fp8, FOLDER/8b-awq and FOLDER/0.6b get a config.json and a tokenizer whose every id is
+a short word, so that each token of an answer is some text. --tiny keeps the architectures and shrinks the numbers, to
+try a script on any machine.
 --zeros NAME also writes that model's weights: a real safetensors file of zeros, sparse on disk. Reading it costs what
 reading others costs once it is in the page cache; what it computes means nothing.
 """
@@ -65,7 +65,9 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
+AWQ = {"quant_method": "awq", "version": "gemm", "bits": 4, "group_size": 128, "zero_point": True}
 SHAPES["8b-fp8"] = SHAPES["8b"] | FP8  # as Qwen publishes it
+SHAPES["8b-awq"] = SHAPES["8b"] | {"quantization_config": AWQ}
 TINY = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 2048}
 TINY |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 16384}
 
@@ -74,7 +76,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--zeros", choices=[name for name in SHAPES if name != "8b-fp8"])
+    parser.add_argument(
+        "--zeros", choices=[name for name, shape in SHAPES.items() if "quantization_config" not in shape]
+    )
     arguments = parser.parse_args()
     for name, config in SHAPES.items():
         if arguments.tiny:

@@ -201,9 +201,9 @@ def int4(spec: ParamSpec, scheme: Int4) -> Quantized:
     ordinary = 1 / (_SPREAD4 * columns**0.5)
     # tools store float16 beside any dtype of the model; of symmetric ones some store scales below 0
     scales = part("scales", groups, packed4.ROWS, "float32", FLOATS, init=ordinary, scale="not 0")
-    # GPTQ stores zeros where 8 stands for 0, too
-    has_zeros = scheme.zeros or scheme.packing.startswith("gptq")
-    zeros = part("zeros", groups, packed4.ROWS, "uint8", ("I32",), init=float(packed4.ZERO)) if has_zeros else None
+    if not scheme.stores_zeros:
+        return Quantized(values, scales, Format.PACKED4)
+    zeros = part("zeros", groups, packed4.ROWS, "uint8", ("I32",), init=float(packed4.ZERO))
     return Quantized(values, scales, Format.PACKED4, zeros=zeros)
 
 

@@ -64,6 +64,11 @@ class Int4:
     group: int | None
     zeros: bool
 
+    @property
+    def stores_zeros(self) -> bool:
+        """Whether there is a tensor of them. GPTQ stores zeros where 8 stands for 0, too."""
+        return self.zeros or self.packing.startswith("gptq")
+
     def __str__(self) -> str:
         zeros = " and a zero" if self.zeros else ""
         return f"int4 with a scale{zeros} per {f'{self.group} weights' if self.group else 'channel'} ({self.packing})"

@@ -25,7 +25,7 @@ from jaxinfer.layers.products import (
 )
 from jaxinfer.layers.spec import Attention
 from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.published import Fp8
+from jaxinfer.models.published import Fp8, Int4, Scheme
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.plan import BackendTime
 from jaxinfer_kernels import cpu
@@ -37,6 +37,8 @@ from jaxinfer_kernels.cpu import Isa
 from jaxinfer_kernels.launch import ffi
 from jaxinfer_kernels.linear import cpu as cpu_linear
 from jaxinfer_kernels.linear import sm90_large, sm90_medium_config, sm90_small_config, sm90_w8a8
+from jaxinfer_kernels.linear.quantized import Format
+from jaxinfer_kernels.linear.sm90_small_config import PLAIN, WeightForm
 from jaxinfer_kernels.sampling import sm90_argmax, sm90_draw
 from jaxinfer_kernels.sm90 import CAPABILITY, HopperGpu
 
@@ -46,7 +48,7 @@ SMALL_ROWS = 16  # sm90_small up to so many
 MEDIUM_ROWS = 128  # sm90_medium up to so many, of a model
 NARROW = 2048  # as wide as this
 NARROW_ROWS = 256  # and in a launch sequence up to so many: 4,096 wide, cuBLAS is faster at 256 rows
-WIDENED_ROWS = 64  # of weights in fp8, which the others widen: sm90_w8a8 for more
+WIDENED_ROWS = 64  # of weights in fp8, which the others widen: sm90_w8a8 for more. Of 4 bits sm90_small does alone
 LARGE_ROWS = 1024  # sm90_large from so many on
 CPU_ROWS = 8  # cpu up to so many, where the processor has no AMX and weights are bfloat16
 
@@ -199,8 +201,14 @@ def as_held(model: ModelConfig, backends: Backends) -> ModelConfig:
 
 
 def rounds_activations(model: ModelConfig, backends: Backends) -> bool:
-    """Whether steps of more than WIDENED_ROWS rows multiply in fp8, activations too."""
+    """Whether steps of more than `widened_rows` multiply in fp8, activations too."""
     return model.is_quantized and backends.extend_linear is Backend.MOSAIC
+
+
+def widened_rows(model: ModelConfig) -> int:
+    """Rows up to which our kernels for Hopper widen quantized weights themselves."""
+    schemes = model.published.schemes if model.published else ()
+    return SMALL_ROWS if any(isinstance(scheme, Int4) for scheme in schemes) else WIDENED_ROWS
 
 
 def widens(backends: Backends) -> bool:
@@ -228,32 +236,42 @@ def _gates_supported(model: ModelConfig, dtype: jnp.dtype) -> bool:
 
 def _in_fp8_supported(model: ModelConfig, dtype: jnp.dtype) -> bool:
     """Whether the Mosaic kernels in fp8 of many rows can run all of a quantized model's."""
-    schemes = _schemes_of_fp8(model)
+    schemes = _schemes_read(model)
     return schemes is not None and all(
-        sm90_w8a8.supported(sum(rows), columns, dtype, scheme.block(rows, columns))
+        isinstance(scheme, Fp8) and sm90_w8a8.supported(sum(rows), columns, dtype, scheme.block(rows, columns))
         for (rows, columns), scheme in itertools.product(_products_of(model), schemes)
     )
 
 
 def linears_supported(model: ModelConfig, dtype: jnp.dtype, gpu: HopperGpu) -> bool:
     """Whether the Mosaic linear layers of few rows can run all of a model's."""
-    quantized = _schemes_of_fp8(model)
+    quantized = _schemes_read(model)
     if quantized is None:
         return False
+    most = widened_rows(model) if quantized else MEDIUM_ROWS
 
-    def run(rows: Sequence[int], columns: int, scheme: Fp8 | None) -> bool:
-        shape, shared = (sum(rows), columns, dtype), scheme and scheme.block(rows, columns)
-        small = sm90_small_config.supported(SMALL_ROWS, *shape, gpu, shared)
-        return small and sm90_medium_config.supported(MEDIUM_ROWS, *shape, shared)
+    def run(rows: Sequence[int], columns: int, scheme: Fp8 | Int4 | None) -> bool:
+        shape, weights = (sum(rows), columns, dtype), _weights(scheme, rows, columns)
+        if not sm90_small_config.supported(SMALL_ROWS, *shape, gpu, weights):
+            return False
+        shared = weights.shared if weights.format else None
+        return most <= SMALL_ROWS or sm90_medium_config.supported(MEDIUM_ROWS, *shape, shared)
 
     # A quantized model may leave modules as they are.
     return all(run(*shape, scheme) for shape, scheme in itertools.product(_products_of(model), (None, *quantized)))
 
 
-def _schemes_of_fp8(model: ModelConfig) -> tuple[Fp8, ...] | None:
-    """How a model's matrices are stored, none where it is not quantized; None where one is not in fp8."""
-    published = model.published.schemes if model.published else ()
-    schemes = tuple(scheme for scheme in published if isinstance(scheme, Fp8))
+def _weights(scheme: Fp8 | Int4 | None, rows: Sequence[int], columns: int) -> WeightForm:
+    """How a matrix is held whose members have so many rows."""
+    if isinstance(scheme, Int4):
+        return WeightForm(Format.PACKED4, (1, scheme.group or columns), scheme.stores_zeros)
+    return PLAIN if scheme is None else WeightForm(Format.FP8, scheme.block(rows, columns))
+
+
+def _schemes_read(model: ModelConfig) -> tuple[Fp8 | Int4, ...] | None:
+    """How a model's matrices are stored, none where it is not quantized; None where our kernels do not read one."""
+    published: Sequence[Scheme] = model.published.schemes if model.published else ()
+    schemes = tuple(scheme for scheme in published if isinstance(scheme, Fp8 | Int4))
     return schemes if len(schemes) == len(published) and bool(published) == model.is_quantized else None
 
 
@@ -322,7 +340,7 @@ def _products_of_prompts(model: ModelConfig, backends: Backends, key: ExtendBuck
 def _products(model: ModelConfig, backends: Backends, rows: int, *, sequence: bool) -> Products:
     if backends.decode_linear is Backend.CPU:
         return CPU if backends.isa is Isa.AMX or rows <= CPU_ROWS or model.quantization else XLA
-    if rows > WIDENED_ROWS and model.is_quantized:
+    if model.is_quantized and rows > widened_rows(model):
         return w8a8_products(backends.of_sm90) if rounds_activations(model, backends) else XLA
     if rows >= LARGE_ROWS:
         large = backends.extend_linear is Backend.MOSAIC and rows % sm90_large.TILE_ROWS == 0
@@ -338,5 +356,5 @@ def _products(model: ModelConfig, backends: Backends, rows: int, *, sequence: bo
 def _most_in_sequence(model: ModelConfig) -> int:
     """Rows, or tokens of an extend step, up to which the layers of a step can be one launch sequence."""
     if model.is_quantized:
-        return WIDENED_ROWS
+        return widened_rows(model)
     return NARROW_ROWS if model.hidden_size <= NARROW else MEDIUM_ROWS

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.parameters import quantized_matrices
-from jaxinfer.runtime.backends import WIDENED_ROWS, Backend, Backends, rounds_activations
+from jaxinfer.runtime.backends import Backend, Backends, rounds_activations, widened_rows
 from jaxinfer_kernels.linear.quantized import Quantized
 
 
@@ -26,13 +26,14 @@ def held_words(model: ModelConfig, specs: Any, dtype: str, platform: str, backen
         words += f", computed in {dtype} and not {model.saved_in}, which {why} (dtype sets it)"
     if backends.decode_linear is Backend.CPU:
         return f": {words}"
+    most = widened_rows(model)
     if rounds_activations(model, backends):
-        return f": {words}; steps of more than {WIDENED_ROWS} rows round activations to fp8 too, with a scale per row"
+        return f": {words}; steps of more than {most} rows round activations to fp8 too, with a scale per row"
     if backends.decode_linear is Backend.MOSAIC:
-        return f": {words}, which steps of more than {WIDENED_ROWS} rows widen to {dtype} for each product, slowly"
+        return f": {words}, which steps of more than {most} rows widen to {dtype} for each product, slowly"
     if backends.gpu is not None:
-        of_fp8 = "our kernels for this card are for fp8, in sizes that they divide"
-        why = "our kernels are for bfloat16 and float16" if dtype == "float32" else of_fp8
+        read = "our kernels for this card read fp8, and int4 in groups of 128 or more, in sizes that they divide"
+        why = "our kernels are for bfloat16 and float16" if dtype == "float32" else read
     elif platform != "cpu":
         why = "no kernels of ours run here"
     elif dtype != "bfloat16":

@@ -47,10 +47,12 @@ class HopperGpu:
         """CTAs beside each other on a multiprocessor: the shared memory of each, and how many clusters of 1 to 8 CTAs
         then run at once. More would wait for a second wave.
 
-        An H200 answered so, whose multiprocessors are grouped by 14 to 18. For others it is a guess.
+        An H200 answered so, whose multiprocessors are grouped by 14 to 18. For others, and for three or four CTAs,
+        it is a guess.
         """
         two, one = (264, 132, 79, 62, 47, 39, 32, 30), (132, 66, 39, 30, 22, 17, 15, 15)
         rooms = {2: (self.shared_bytes // 2 - 4_224, two), 1: (self.shared_bytes - 3_448, one)}
+        rooms |= {many: (self.shared_bytes // many - 4_224, tuple(n * many // 2 for n in two)) for many in (3, 4)}
         return {ctas: (room, tuple(map(self.scaled, clusters))) for ctas, (room, clusters) in rooms.items()}
 
 

@@ -78,7 +78,7 @@ def test_a_section_runs_to_its_verdict_on_any_machine(tmp_path):
 
 def test_the_shapes_have_a_text_for_every_token(tmp_path):
     program("shapes.py", str(tmp_path), "--tiny", "--zeros", "8b").check_returncode()
-    assert {path.name for path in tmp_path.iterdir()} == {"1.5b", "8b", "8b-fp8", "0.6b"}
+    assert {path.name for path in tmp_path.iterdir()} == {"1.5b", "8b", "8b-fp8", "8b-awq", "0.6b"}
     tokenizer = Tokenizer.from_folder(tmp_path / "8b")
     assert tokenizer.vocab_size == 2048
     assert all(tokenizer.decode([token_id]) for token_id in range(2048))

@@ -16,9 +16,10 @@ from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning
 from jaxinfer_kernels.attention.sm90_extend import ExtendTuning
 from jaxinfer_kernels.linear import sm90_medium, sm90_medium_config, sm90_small, sm90_small_config
 from jaxinfer_kernels.linear.cases import MODELS
+from jaxinfer_kernels.linear.quantized import Format
 from jaxinfer_kernels.linear.sm90_large import GateUpConfig, GateUpTuning
 from jaxinfer_kernels.linear.sm90_medium_config import REGISTERS, MediumTuning
-from jaxinfer_kernels.linear.sm90_small_config import SmallTuning
+from jaxinfer_kernels.linear.sm90_small_config import SmallTuning, WeightForm
 from jaxinfer_kernels.sm90 import H200, HopperGpu
 from tests.kernels.linear.products import arguments, error, reference, shapes
 
@@ -35,10 +36,11 @@ def test_a_device_is_asked_for_its_sizes():
 
 
 def test_what_was_measured_on_an_h200_stays_there_and_shrinks_elsewhere():
-    assert H200.resident == {
+    measured = {
         2: (112_000, (264, 132, 79, 62, 47, 39, 32, 30)),
         1: (229_000, (132, 66, 39, 30, 22, 17, 15, 15)),
     }
+    assert {ctas: H200.resident[ctas] for ctas in measured} == measured
     assert H20.resident[1] == (229_000, (78, 39, 23, 17, 13, 10, 8, 8))
     assert [gpu.scaled(1) for gpu in (H200, H20)] == [1, 1]
 
@@ -60,12 +62,16 @@ def test_tiles_of_8b_s_gate_and_up_are_one_or_two_a_multiprocessor(gpu, columns)
     assert plan.columns == columns
 
 
-@given(GPUS, WIDTHS, st.integers(1, 64).map(lambda n: 128 * n), st.integers(1, 2), st.integers(1, 2))
-def test_ctas_of_a_small_product_are_there_at_once(gpu, out, depth, rows, of_weight):
-    cut = sm90_small_config._cut(8 * rows, depth, out, SmallTuning(gpu=gpu), of_weight)
+HELD = [WeightForm(), WeightForm(Format.FP8, (128, 128)), WeightForm(Format.PACKED4, (1, 128), has_zeros=True)]
+
+
+@given(GPUS, WIDTHS, st.integers(1, 64).map(lambda n: 128 * n), st.integers(1, 2), st.sampled_from(HELD))
+def test_ctas_of_a_small_product_are_there_at_once(gpu, out, depth, rows, weights):
+    cut = sm90_small_config._cut(8 * rows, depth, out, SmallTuning(gpu=gpu), weights)
     if cut is None:
         return
-    at_once = max(clusters[cut.splits - 1] for _, clusters in gpu.resident.values())
+    rooms = (clusters for at_once, (_, clusters) in gpu.resident.items() if at_once <= weights.most_resident(8 * rows))
+    at_once = max(clusters[cut.splits - 1] for clusters in rooms)
     assert cut.clusters <= min(at_once, out // 64)
 
 

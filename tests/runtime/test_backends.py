@@ -21,7 +21,7 @@ from jaxinfer.layers.products import CPU, XLA, Deferred, Products
 from jaxinfer.models.config import HFConfig
 from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.known import FP8
-from jaxinfer.models.published import Fp8, Int8
+from jaxinfer.models.published import Fp8, Int4, Int8
 from jaxinfer.models.quantization_config import published_from_hf
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import programs, step
@@ -340,6 +340,21 @@ def test_weights_in_fp8_are_multiplied_by_our_kernels_in_steps_of_all_sizes(shar
     assert found == [(EXTEND + LINEARS, 0), (0, 1), (EXTEND + W8A8, 0), (EXTEND + W8A8, 0)]
     left = dataclasses.replace(CHAINED, extend_linear=Backend.XLA)
     assert kernels_of_extend(left, LARGE_ROWS, 1, model) == (EXTEND, 0)
+
+
+@pytest.mark.parametrize("scheme", [Int4("awq", 128, True), Int4("compressed-tensors", None, False)], ids=str)
+def test_weights_of_4_bits_are_multiplied_by_our_kernels_in_steps_of_few_rows(scheme):
+    model = changed(published=dataclasses.replace(PUBLISHED, groups=((("Linear",), scheme),)))
+    assert choose_backends("auto", model, "bfloat16", 64, H20).extend_linear is Backend.XLA
+    assert linears_supported(model, jnp.dtype(jnp.bfloat16), CHAINED.of_sm90)
+    backends = dataclasses.replace(CHAINED, extend_linear=Backend.XLA)
+    found = [kernels_of_decode(backends, rows, model) for rows in (1, SMALL_ROWS, SMALL_ROWS + 1)]
+    assert found == [(0, 1), (0, 1), (ATTENTION, 0)], "one chain, or XLA's products"
+    found = [kernels_of_extend(backends, tokens, 1, model) for tokens in (8, WIDENED_ROWS, LARGE_ROWS)]
+    assert found == [(EXTEND + LINEARS, 0), (EXTEND, 0), (EXTEND, 0)]
+    for other in (Int4("awq", 64, True), Int4("gptq", None, False)):  # whose groups are small, or have one zero a row
+        model = changed(published=dataclasses.replace(PUBLISHED, groups=((("Linear",), other),)))
+        assert not linears_supported(model, jnp.dtype(jnp.bfloat16), CHAINED.of_sm90)
 
 
 def test_other_formats_are_left_to_xla():

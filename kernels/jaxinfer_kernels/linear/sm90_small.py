@@ -5,14 +5,16 @@ Products are transposed (64 rows of weights are the wgmma's M, the batch its N c
 streams the weights once, through a ring of copies. Weights in fp8 become float16 in registers, from where the wgmma
 takes them, a block while the one before it is multiplied: 175 instructions for 8 KB, where the copies leave time for
 440 on an H200. Up to 8 rows that they are multiplied with become float16 too, each times a power of 2 that its sums are
-divided by; more rows take longer to convert than weights, which become bfloat16 then. CTAs that share a tile's inner
+divided by; more rows take longer to convert than weights, which become bfloat16 then. Weights of 4 bits become x's
+dtype, and each block's sums are multiplied by the rows' scales. CTAs that share a tile's inner
 dimension form a cluster and add up through distributed shared memory, in a fixed order. Weights are fetched before the
 wait for the kernel before this one (PDL), which a launch sequence honours; alone in XLA's CUDA graphs each kernel is a
 graph of its own.
 Bound by memory: it must read `N * K * itemsize` bytes of weights; that is our bar. Measured at 8 rows, where it is
 faster than XLA, and at 32, where it is not (benchmarks/kernels_linear.py).
 
-w is an array, or Quantized fp8 with a scale per row or per block of 128 columns and rows in multiples of 64.
+w is an array, or Quantized: fp8 with a scale per row or per block of 128 columns and rows in multiples of 64, or
+packed4 with a scale per 128 columns or a multiple.
 Rows are padded to a multiple of 8: hand over padded rows, else that costs two small kernels. What is in the padding
 (NaN even) reaches only padding.
 """
@@ -26,6 +28,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
+from jaxinfer_kernels.linear import sm90_packed4
 from jaxinfer_kernels.linear.quantized import Quantized
 from jaxinfer_kernels.linear.sm90_small_config import DEFAULT, ROWS, SmallConfig, SmallTuning, plan_launch
 from jaxinfer_kernels.sm90 import (
@@ -42,6 +45,8 @@ from jaxinfer_kernels.sm90 import (
     row_layout,
     store,
 )
+
+type Widened = tuple[jax.Array, jax.Array | None]  # [ROWS, block], and factors of its rows
 
 
 @functools.partial(jax.jit, static_argnames=("eps", "tuning", "interpret"))
@@ -106,7 +111,7 @@ def norm_gate_up(
 
 
 def _parts(w: jax.Array | Quantized) -> list[jax.Array]:
-    return [w.values, w.scales] if isinstance(w, Quantized) else [w]
+    return jax.tree.leaves((w.values, w.scales, w.zeros)) if isinstance(w, Quantized) else [w]
 
 
 def _run(plan: SmallConfig, x: jax.Array, *rest: jax.Array) -> jax.Array:
@@ -115,7 +120,7 @@ def _run(plan: SmallConfig, x: jax.Array, *rest: jax.Array) -> jax.Array:
 
 def _names(plan: SmallConfig) -> list[str]:
     """Of the kernel's arguments and results, in order."""
-    names = ["x", "w"] if plan.shared is None else ["x", "w", "scales"]
+    names = ["x", "w", *(["scales"] if plan.is_quantized else []), *(["zeros"] if plan.weights.has_zeros else [])]
     names += [] if plan.norm_eps is None else ["layer", "norm"]
     names += [plan.after] if plan.after in ("bias", "residual") else []
     return [*names, "out", *(["partials", "squares"] if _spills(plan) else [])]
@@ -135,13 +140,16 @@ def _launch(plan: SmallConfig) -> Callable[..., list[jax.Array]]:
         out += [jax.ShapeDtypeStruct(shape, F32) for shape in shapes]
     smem = dict(
         x=operand((plan.blocks, columns, block), plan.operand_dtype),
-        w=operand((plan.cut.stages, ROWS, block), dtype if plan.shared is None else jnp.float8_e4m3fn),
-        w_ready=plgpu.Barrier(num_arrivals=2 if plan.after == "silu" else 1, num_barriers=plan.cut.stages),
+        w_ready=plgpu.Barrier(num_arrivals=plan.copies, num_barriers=plan.cut.stages),
     )
+    if plan.is_packed:
+        smem |= sm90_packed4.scratch(plan.cut.stages, plan.parts, has_zeros=plan.weights.has_zeros)
+    else:
+        smem |= dict(w=operand((plan.cut.stages, ROWS, block), jnp.float8_e4m3fn if plan.is_quantized else dtype))
     if plan.norm_eps is not None:
         smem |= dict(norm=plgpu.SMEM((plan.blocks * block,), dtype), norm_ready=plgpu.Barrier(num_arrivals=plan.blocks))
         smem |= dict(squares=plgpu.SMEM((columns,), F32))
-    if plan.shared is not None and plan.interpret is not None:
+    if plan.is_quantized and plan.interpret is not None:
         # Interpret mode multiplies nothing in registers.
         smem |= dict(widened=operand((ROWS, block), plan.operand_dtype))
     if plan.scales_x:
@@ -171,11 +179,10 @@ def _kernel(plan: SmallConfig, *refs: Ref, **smem: Ref) -> None:
     ref = dict(zip(_names(plan), refs, strict=True))
     cluster, split = lax.axis_index("cluster"), lax.axis_index("split")
     tiles = lax.div(plan.tiles - 1 - cluster, I32(plan.cut.clusters)) + 1  # of this cluster
-    even = plan.tiles % plan.cut.clusters == 0
-    if even:
+    if even := plan.tiles % plan.cut.clusters == 0:
         tiles = plan.tiles // plan.cut.clusters
     units = tiles * plan.blocks
-    fetch = functools.partial(_fetch, plan, smem, ref["w"], cluster, split)
+    fetch = functools.partial(_fetch, plan, smem, ref, cluster, split)
     for i in range(plan.cut.stages):
         if even:
             fetch(I32(i))
@@ -213,26 +220,27 @@ def _kernel(plan: SmallConfig, *refs: Ref, **smem: Ref) -> None:
             lax.fori_loop(0, plan.blocks, step, None)
             return acc[...]
 
-        def product_of_fp8(total: jax.Array) -> jax.Array:
+        def product_of_quantized(total: jax.Array) -> jax.Array:
             scale_of = functools.partial(_block_scale, plan, ref, tile, split)
 
-            def widened(j: jax.Array) -> jax.Array:
+            def widened(j: jax.Array) -> Widened:
                 unit, slot = arrived(j)
-                weights = plgpu.load(smem["w"].at[slot], layout=plgpu.Layout.WGMMA, optimized=False)
-                weights = weights.astype(jnp.float16)
-                if plan.operand_dtype != jnp.float16:
-                    weights = weights.astype(F32).astype(plan.operand_dtype)
+                made = _widened(plan, smem, slot, _places(plan, cluster, split, unit))
                 plgpu.commit_smem()  # all warps have read the block
                 refill(unit)
-                return weights
+                return made
 
             def multiplied(
-                j: jax.Array, total: jax.Array, weights: jax.Array, meanwhile: Callable[[], jax.Array]
-            ) -> tuple[jax.Array, jax.Array]:
+                j: jax.Array, total: jax.Array, made: Widened, meanwhile: Callable[[], Widened]
+            ) -> tuple[jax.Array, Widened]:
                 """The total with block j, and what `meanwhile` makes while the product runs."""
-                scale = scale_of(j) if plan.has_blocks else None
+                weights, scale = made
+                if scale is not None:
+                    scale = plgpu.layout_cast(lax.broadcast_in_dim(scale, total.shape, [0]), plgpu.Layout.WGMMA)
+                elif plan.has_blocks:
+                    scale = scale_of(j)
 
-                def multiply(acc: Ref) -> tuple[jax.Array, jax.Array]:
+                def multiply(acc: Ref) -> tuple[jax.Array, Widened]:
                     left = weights
                     if plan.interpret is not None:
                         left = smem["widened"]
@@ -245,11 +253,11 @@ def _kernel(plan: SmallConfig, *refs: Ref, **smem: Ref) -> None:
                 part, rest = pl.run_scoped(multiply, plgpu.ACC((ROWS, plan.columns), F32))
                 return total + (part if scale is None else part * scale), rest
 
-            def step(j: jax.Array, total: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+            def step(j: jax.Array, total: jax.Array, made: Widened) -> tuple[jax.Array, Widened]:
                 """The total with block j, and the next block's weights."""
-                return multiplied(j, total, weights, lambda: widened(j + 1))
+                return multiplied(j, total, made, lambda: widened(j + 1))
 
-            def two_steps(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            def two_steps(i: jax.Array, carry: tuple[jax.Array, Widened]) -> tuple[jax.Array, Widened]:
                 # Two, since the registers of a running product cannot take the weights of the next.
                 return step(2 * i + 1, *step(2 * i, *carry))
 
@@ -257,40 +265,61 @@ def _kernel(plan: SmallConfig, *refs: Ref, **smem: Ref) -> None:
             carry = lax.fori_loop(0, last // 2, two_steps, (total, widened(I32(0))))
             if last % 2:
                 carry = step(I32(last - 1), *carry)
-            total, weights = carry
-            return multiplied(I32(last), total, weights, lambda: weights)[0]
+            return multiplied(I32(last), *carry, lambda: carry[1])[0]
 
-        if plan.shared is None:
+        if not plan.is_quantized:
             acc = pl.run_scoped(product, plgpu.ACC((ROWS, plan.columns), F32))
         else:
-            acc = product_of_fp8(plgpu.layout_cast(jnp.zeros((ROWS, plan.columns), F32), plgpu.Layout.WGMMA))
+            acc = product_of_quantized(plgpu.layout_cast(jnp.zeros((ROWS, plan.columns), F32), plgpu.Layout.WGMMA))
         _finish(plan, smem, ref, cluster, tile, split, acc, added)
 
     lax.fori_loop(0, tiles, tile_step, None)
 
 
-def _fetch(plan: SmallConfig, smem: Smem, w_ref: Ref, cluster: jax.Array, split: jax.Array, unit: jax.Array) -> None:
+def _fetch(plan: SmallConfig, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array, unit: jax.Array) -> None:
     """Start copying this CTA's unit-th block of weights, [ROWS, block]; half of it are up's rows if there is a gate."""
     slot = lax.rem(unit, I32(plan.cut.stages))
+    ready = smem["w_ready"].at[slot]
+    for at in _places(plan, cluster, split, unit):
+        if plan.is_packed:
+            sm90_packed4.copy(ref, smem, slot, ready, at)
+            continue
+        source = ref["w"].at[pl.ds(at.first, at.rows), pl.ds(at.number * plan.block, plan.block)]
+        plgpu.copy_gmem_to_smem(source, smem["w"].at[slot, pl.ds(at.part * at.rows, at.rows)], ready)
+
+
+def _places(plan: SmallConfig, cluster: jax.Array, split: jax.Array, unit: jax.Array) -> list[sm90_packed4.TilePart]:
+    """Of the parts of this CTA's unit-th block."""
     tile = cluster + lax.div(unit, I32(plan.blocks)) * plan.cut.clusters
-    columns = pl.ds((split * plan.blocks + lax.rem(unit, I32(plan.blocks))) * plan.block, plan.block)
-    firsts = (0, plan.out // 2) if plan.after == "silu" else (0,)
-    rows = ROWS // len(firsts)
-    for i, first in enumerate(firsts):
-        source = w_ref.at[pl.ds(first + tile * rows, rows), columns]
-        plgpu.copy_gmem_to_smem(source, smem["w"].at[slot, pl.ds(i * rows, rows)], smem["w_ready"].at[slot])
+    number = split * plan.blocks + lax.rem(unit, I32(plan.blocks))
+    shared, rows = plan.weights.shared[1], ROWS // plan.parts
+    return [
+        sm90_packed4.TilePart(
+            tile * rows + part * (plan.out // 2), part, plan.parts, number, shared, plan.depth // shared
+        )
+        for part in range(plan.parts)
+    ]
+
+
+def _widened(plan: SmallConfig, smem: Smem, slot: jax.Array, places: list[sm90_packed4.TilePart]) -> Widened:
+    """A block of weights as it is multiplied, [ROWS, block], and what packed ones' rows are multiplied by then."""
+    if plan.is_packed:
+        weights = sm90_packed4.widened(smem, slot, places, plan.operand_dtype, interpret=plan.interpret is not None)
+        return weights, plgpu.load(smem["scales"].at[slot], layout=plgpu.Layout.WGMMA.reduce(1), optimized=False)
+    weights = plgpu.load(smem["w"].at[slot], layout=plgpu.Layout.WGMMA, optimized=False).astype(jnp.float16)
+    if plan.operand_dtype != jnp.float16:
+        weights = weights.astype(F32).astype(plan.operand_dtype)
+    return weights, None
 
 
 def _block_scale(plan: SmallConfig, ref: Smem, tile: jax.Array, split: jax.Array, j: jax.Array) -> jax.Array:
     """Of this CTA's j-th block of a tile, f32[ROWS, columns]: the rows of gate and up have one each."""
-    assert plan.shared is not None
+    of_rows = I32(plan.weights.shared[0])
     column = split * plan.blocks + j
     if plan.after != "silu":
-        return ref["scales"][lax.div(tile * ROWS, I32(plan.shared[0])), column]
+        return ref["scales"][lax.div(tile * ROWS, of_rows), column]
     half = ROWS // 2
-    gate, up = (
-        ref["scales"][lax.div(first + tile * half, I32(plan.shared[0])), column] for first in (0, plan.out // 2)
-    )
+    gate, up = (ref["scales"][lax.div(first + tile * half, of_rows), column] for first in (0, plan.out // 2))
     return _by_half(plan, gate, up)
 
 
@@ -423,7 +452,7 @@ def _finish(
             spilled = ref["squares"].at[cluster] if _spills(plan) else None
             squares = _sum_of_peers(plan, smem["squares"], spilled, of_x)
             total = total * _of_rows_of_x(plan, lax.rsqrt(squares * F32(1 / plan.depth) + F32(plan.norm_eps)))
-        if plan.shared is not None and not plan.has_blocks:
+        if plan.is_quantized and not plan.is_packed and not plan.has_blocks:
             total = total * _row_scales(plan, ref, tile)
         layout = plgpu.Layout.WGMMA if plan.interpret else plgpu.Layout.WGMMA_TRANSPOSED
         y = plgpu.layout_cast(total.astype(plan.dtype), layout)

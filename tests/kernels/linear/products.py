@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxinfer_kernels.linear import packed4
 from jaxinfer_kernels.linear.cases import MODELS
 from jaxinfer_kernels.linear.quantized import Format, Quantized
 from jaxinfer_kernels.linear.reference import fused_linear_reference
@@ -49,6 +50,22 @@ def in_fp8(w: jax.Array, block: tuple[int, int]) -> Quantized:
     scales = np.abs(blocks).max((1, 3), keepdims=True) / 448
     values = jnp.asarray((blocks / scales).reshape(out, depth)).astype(jnp.float8_e4m3fn)
     return Quantized(values, jnp.asarray(scales[:, 0, :, 0]), Format.FP8, block=block)
+
+
+def in_packed4(w: jax.Array, group: int, *, zeros: bool) -> Quantized:
+    """Weights of 4 bits of w's shape, with all values in all places, scales up to 64 times as large as others, and
+    zeros, if there are any, of 0 to 15.
+    """
+    out, depth = w.shape
+    rng = np.random.default_rng(2)
+    by_tile = out // packed4.ROWS, depth // group, packed4.ROWS
+    scales = np.exp2(rng.uniform(-3, 3, by_tile)) * depth**-0.5 / 8
+    return Quantized(
+        jnp.asarray(packed4.pack(rng.integers(0, 16, (out, depth), np.uint8))),
+        jnp.asarray(scales.astype(np.float32)),
+        Format.PACKED4,
+        zeros=jnp.asarray(rng.integers(0, 16, by_tile, np.uint8)) if zeros else None,
+    )
 
 
 def draw(t: int, n: int, k: int) -> tuple[jax.Array, jax.Array]:

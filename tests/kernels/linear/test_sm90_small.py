@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jaxinfer_kernels.linear import sm90_small
+from jaxinfer_kernels.linear import packed4, sm90_small
 from jaxinfer_kernels.linear.cases import MODELS
 from jaxinfer_kernels.linear.quantized import Format, Quantized
-from jaxinfer_kernels.linear.sm90_small_config import SmallTuning, supported
+from jaxinfer_kernels.linear.sm90_small_config import SmallTuning, WeightForm, supported
 from jaxinfer_kernels.sm90 import H200
 from tests.kernels.linear.products import (
     EPS,
@@ -24,6 +24,7 @@ from tests.kernels.linear.products import (
     check_beside_xla,
     error,
     in_fp8,
+    in_packed4,
     reference,
     replaced,
     rounded,
@@ -81,6 +82,41 @@ def test_weights_in_fp8_are_what_they_stand_for(op, rows, block, tuning):
     w = in_fp8(named["w"], block)
     got = run(op, named | dict(w=w), tuning=tuning, interpret=INTERPRET)
     assert error(got, reference(op, named | dict(w=w.widened(jnp.float32)))) < 8e-3
+
+
+PACKED4 = [
+    # op, rows, group, zeros, tuning
+    pytest.param("norm_gate_up", 3, 128, True, SmallTuning(splits=2, stages=1)),
+    pytest.param("norm_gate_up", 16, 256, False, SmallTuning(splits=1, clusters=2), marks=pytest.mark.slow),
+    pytest.param("norm_linear_bias", 16, 128, False, SmallTuning(splits=1, stages=3), marks=pytest.mark.slow),
+    pytest.param("linear_residual", 8, 128, True, SmallTuning(splits=1, clusters=2), marks=pytest.mark.slow),
+    pytest.param("linear_residual", 3, 256, False, SmallTuning(splits=2, stages=1), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("op", "rows", "group", "zeros", "tuning"), PACKED4)
+def test_weights_of_4_bits_are_what_they_stand_for(op, rows, group, zeros, tuning):
+    named = arguments(op, rows, 256, 256)
+    w = in_packed4(named["w"], group, zeros=zeros)
+    got = run(op, named | dict(w=w), tuning=tuning, interpret=INTERPRET)
+    assert error(got, reference(op, named | dict(w=w.widened(jnp.float32)))) < 8e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_weights_of_4_bits_lower_for_hopper(zeros, dtype):
+    for op, out, depth in MODELS["Qwen3-8B"].ops():
+        named = {name: jax.ShapeDtypeStruct(one.shape, dtype) for name, one in shapes(op, 8, out, depth).items()}
+        of_tiles = out // packed4.ROWS, depth // 128, packed4.ROWS
+        named["w"] = Quantized(
+            jax.ShapeDtypeStruct((of_tiles[0], depth // 16, packed4.COLUMNS), jnp.int32),
+            jax.ShapeDtypeStruct(of_tiles, jnp.float32),
+            Format.PACKED4,
+            zeros=jax.ShapeDtypeStruct(of_tiles, jnp.uint8) if zeros else None,
+        )
+        text = jax.jit(functools.partial(run_shapes, op)).trace(named).lower(lowering_platforms=("cuda",)).as_text()
+        assert text.count("mosaic_gpu_v2") == 1
 
 
 @pytest.mark.parametrize(
@@ -204,7 +240,7 @@ def test_is_as_near_to_float32_as_xla_is(model, rows):
 def test_fp8_is_as_near_to_float32_as_xla_is(by_row, rows):
     for op, out, depth in MODELS["Qwen3-8B"].ops():
         block = (1, depth) if by_row else (128, 128)
-        can_run = supported(rows, out, depth, jnp.bfloat16, H200, block)
+        can_run = supported(rows, out, depth, jnp.bfloat16, H200, WeightForm(Format.FP8, block))
         assert can_run is (rows <= 16 or depth < 12_288), "64 rows of so many columns have no room"
         if can_run:
             named = arguments(op, rows, out, depth)
@@ -212,3 +248,37 @@ def test_fp8_is_as_near_to_float32_as_xla_is(by_row, rows):
             widened = named | dict(w=w.widened(jnp.bfloat16))
             wanted = reference(op, named | dict(w=w.widened(jnp.float32)))
             assert error(run(op, named | dict(w=w)), wanted) <= 2 * error(by_xla(op, widened), wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [3, 16, 64])
+@pytest.mark.parametrize(("group", "zeros"), [(128, False), (128, True), (None, False)])
+def test_4_bits_are_as_near_to_float32_as_xla_is(group, zeros, rows):
+    for op, out, depth in MODELS["Qwen3-8B"].ops():
+        named = arguments(op, rows, out, depth)
+        w = in_packed4(named["w"], group or depth, zeros=zeros)
+        if supported(rows, out, depth, jnp.bfloat16, H200, WeightForm.of(w)):
+            widened = named | dict(w=w.widened(jnp.bfloat16))
+            wanted = reference(op, named | dict(w=w.widened(jnp.float32)))
+            assert error(run(op, named | dict(w=w)), wanted) <= 2 * error(by_xla(op, widened), wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_every_value_of_4_bits_comes_through_in_every_place(dtype):
+    """Rows of x that pick a column each, and scales that are powers of 2: what comes out are the weights."""
+    rng = np.random.default_rng(3)
+    for first in range(0, 256, 64):
+        picked = jnp.eye(64, 256, first, dtype)
+        for turn in range(16):
+            values = ((np.arange(64)[:, None] * 5 + np.arange(256) * 3 + turn) % 16).astype(np.uint8)
+            scales, zeros = np.exp2(rng.integers(-3, 4, (1, 2, 64))), rng.integers(0, 16, (1, 2, 64), np.uint8)
+            w = Quantized(
+                jnp.asarray(packed4.pack(values)),
+                jnp.asarray(scales.astype(np.float32)),
+                Format.PACKED4,
+                zeros=jnp.asarray(zeros),
+            )
+            got = run("linear_residual", dict(x=picked, w=w, residual=jnp.zeros((64, 64), dtype)))
+            wanted = np.asarray(w.widened(jnp.float32)).T[first : first + 64]
+            np.testing.assert_array_equal(np.asarray(got, np.float32), wanted)
