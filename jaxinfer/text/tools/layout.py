@@ -18,6 +18,7 @@ from typing import Literal
 from jaxinfer.text.tools.enclosed import AROUND_CALL, KEY_AROUND_CALL, OPEN_KEY_AROUND_CALL, Enclosed
 from jaxinfer.text.tools.events import Begin, Dropped, Event, Gap
 from jaxinfer.text.tools.form import Body, Layout, OnLine
+from jaxinfer.text.tools.json_call import further_key
 from jaxinfer.text.tools.marks import FENCE, MAX_LEAD, MIN_TORN_TAG, is_closing, may_become, next_mark
 
 MAX_RETRIED_CHARS = 1 << 18  # of failed calls that are searched for others, in one answer
@@ -151,7 +152,8 @@ class CallParser:
 
     def _retry(self, body: Body, left: str, events: list[Event]) -> str:
         """A call has failed: it is text, up to where it may hold another. One that has its end holds values alone."""
-        raw, self._begun = body.raw.removeprefix(self._begun), ""
+        raw = body.raw.removeprefix(self._begun)
+        num_begun, self._begun = len(body.raw) - len(raw), ""  # characters that the prompt has said
         may_hold_others = len(raw) <= self._retries_left and not (body.has_end or self._is_on_line)
         found = self._again.search(raw, 1) if may_hold_others else None
         self._retries_left -= len(raw)
@@ -168,7 +170,7 @@ class CallParser:
             wraps = at <= MAX_LEAD and AROUND_CALL.fullmatch(text, 0, at)
             self._push(text[:at], "soft" if wraps else "call", events, _FAILED_CHARS)
         else:
-            past = body.num_read if isinstance(body, Enclosed) else at  # what comes behind it was not shown
+            past = body.num_read - num_begun if isinstance(body, Enclosed) else at  # what comes behind was not shown
             self._pieces.append((text[:past], "call"))
             if self._has_calls:
                 events.append(Dropped(self._said(self._pieces)))
@@ -177,10 +179,11 @@ class CallParser:
                 self._num_dropped = len(self._pieces)
             if past < at:
                 self._push(text[past:at], "call", events, _FAILED_CHARS)
+        has_end = body.has_end and not further_key(text[at:])  # such arguments behind it are of it
         if body.has_name:
-            self._has_failed, self._lead_left = True, MAX_LEAD if body.has_end else MAX_LOST
-            self._is_open = self._is_open or not (body.has_end or self._has_calls)
-        if body.has_name and body.has_end:
+            self._has_failed, self._lead_left = True, MAX_LEAD if has_end else MAX_LOST
+            self._is_open = self._is_open or not (has_end or self._has_calls)
+        if body.has_name and has_end:
             self._near = "call"
         return text[at:]
 
