@@ -18,7 +18,6 @@ from typing import Literal
 from jaxinfer.text.tools.enclosed import AROUND_CALL, KEY_AROUND_CALL, OPEN_KEY_AROUND_CALL, Enclosed
 from jaxinfer.text.tools.events import Begin, Dropped, Event, Gap
 from jaxinfer.text.tools.form import Body, Layout, OnLine
-from jaxinfer.text.tools.json_call import further_key
 from jaxinfer.text.tools.marks import FENCE, MAX_LEAD, MIN_TORN_TAG, is_closing, may_become, next_mark
 
 MAX_RETRIED_CHARS = 1 << 18  # of failed calls that are searched for others, in one answer
@@ -179,11 +178,10 @@ class CallParser:
                 self._num_dropped = len(self._pieces)
             if past < at:
                 self._push(text[past:at], "call", events, _FAILED_CHARS)
-        has_end = body.has_end and not further_key(text[at:])  # such arguments behind it are of it
         if body.has_name:
-            self._has_failed, self._lead_left = True, MAX_LEAD if has_end else MAX_LOST
-            self._is_open = self._is_open or not (has_end or self._has_calls)
-        if body.has_name and has_end:
+            self._has_failed, self._lead_left = True, MAX_LEAD if body.has_end else MAX_LOST
+            self._is_open = self._is_open or not (body.has_end or self._has_calls)
+        if body.has_name and body.has_end:
             self._near = "call"
         return text[at:]
 
