@@ -51,9 +51,10 @@ def test_an_object_under_a_key_that_has_words_may_be_the_arguments(form):
 @pytest.mark.parametrize("form", OBJECT_FORMS)
 @pytest.mark.parametrize("key", ["arguments", "parameters"])
 def test_a_call_with_two_arguments_that_are_filled_is_content(form, key):
-    for text in answers(form, NAME, f'"arguments": {FILLED}', f'"{key}": {OTHER}'):
-        assert not read(form, text, [], SCHEMAS)[1]
-        assert not read(form, text, list(range(len(text))), SCHEMAS)[1]
+    for as_json in answers(form, NAME, f'"arguments": {FILLED}', f'"{key}": {OTHER}'):
+        for text in (as_json, as_json.replace('"', "'")):
+            assert not read(form, text, [], SCHEMAS)[1]
+            assert not read(form, text, list(range(len(text))), SCHEMAS)[1]
 
 
 @pytest.mark.parametrize("form", OBJECT_FORMS)

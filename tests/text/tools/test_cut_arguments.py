@@ -29,9 +29,9 @@ def cut(arguments, count, closers):
     return f"{{{', '.join(texts[:count])}{closers}, {', '.join(texts[count:])}}}"
 
 
-def in_python(arguments, count, closers):
+def in_python(arguments, count, closers, comma):
     texts = [f"{name}={value!r}" for name, value in arguments.items()]
-    return f"[weather({', '.join(texts[:count])}{closers}, {', '.join(texts[count:])})]"
+    return f"[weather({', '.join(texts[:count])}{closers}{comma}{', '.join(texts[count:])})]"
 
 
 def enclosed(form, arguments):
@@ -44,7 +44,8 @@ def enclosed(form, arguments):
 def test_a_call_whose_arguments_are_cut_is_content(form, arguments, data):
     count = data.draw(st.integers(1, len(arguments) - 1))
     if form == "pythonic":
-        text = in_python(arguments, count, data.draw(st.sampled_from(["]", ")", "}", "]]", "))"])))
+        closers = data.draw(st.sampled_from(["]", ")", "}", "]]", "))"]))
+        text = in_python(arguments, count, closers, data.draw(st.sampled_from([", ", " ", "", "; ", "\n"])))
     else:
         closers = data.draw(st.sampled_from(["}", "]", "}}", "}]"]))
         text = enclosed(form, cut(arguments, count, closers))
