@@ -10,16 +10,28 @@ filled, or with none where another key may hold them.
 
 import json
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from typing import Any
 
 from jaxinfer.text.tools.arguments import arguments_of
+from jaxinfer.text.tools.call_object import (
+    BESIDE,
+    EMPTY,
+    OF_ARGUMENTS,
+    Schemas,
+    arguments_in,
+    call_of,
+    entries_behind,
+    has_further,
+    has_name,
+    joined_call,
+    lacking,
+)
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
-from jaxinfer.text.tools.json_scanner import SPACE, JsonScanner, mended
+from jaxinfer.text.tools.json_scanner import SPACE, JsonScanner
 from jaxinfer.text.tools.marks import FENCE, MAX_LEAD, may_become
-from jaxinfer.text.tools.strict_json import dumped, entries_of, loaded
+from jaxinfer.text.tools.strict_json import entries_of
 
-Schemas = Mapping[str, dict[str, Any]]  # of the parameters of tools, by their names
 HEAD_CHARS = 1024  # in which the name and the arguments' key must stand for these to be streamed
 _HEAD = re.compile(
     rf'{SPACE}\{{{SPACE}"name"{SPACE}:{SPACE}"([^"\\\x00-\x1f]*)"{SPACE},?{SPACE}"(?:arguments|parameters)"{SPACE}:'
@@ -31,11 +43,8 @@ _BETWEEN = re.compile(rf"[{_JSON_SPACE},;]*")
 _FEW = rf"[{_JSON_SPACE}]{{0,16}}"
 _FURTHER = re.compile(rf'[}}\]{_JSON_SPACE}]{{0,16}},{_FEW}"([^"\\]{{1,64}})"{_FEW}:')  # behind arguments
 _OPEN_FURTHER = re.compile(rf'[}}\]{_JSON_SPACE}]{{0,16}}(?:,{_FEW}(?:"[^"\\]{{0,64}}(?:"{_FEW})?)?)?')
-_OF_ARGUMENTS = ("arguments", "parameters")
-_BESIDE = frozenset({"name", "type", "id", "index", "function"})  # keys of a call that are none of its arguments
-_EMPTY = "{} \t\r\n"  # characters of arguments that are none
-_STRING = re.compile(r'"([^"\\]{1,64})"')
-Entries = list[tuple[str, Any]]
+_MAX_TAGS = 4  # behind a call, of which one may have come too early
+_CLOSERS = re.compile(rf"[}}\]{_JSON_SPACE}]{{0,16}}")
 
 
 class JsonCall:
@@ -61,6 +70,7 @@ class JsonCall:
         self._tool = ""  # whose arguments are read
         self._pending = ""  # arguments that were not passed on: as long as they are empty, others may follow
         self._is_filled = False
+        self._is_torn = False  # they lacked brackets, which were added
         self._tail: list[str] = []  # behind the arguments in their object
         self._is_reopened = False  # behind a bracket that came too early
         self._lacking: tuple[str, ...] = ()  # keys of which one may come behind the object
@@ -138,7 +148,7 @@ class JsonCall:
                 missing = "}" if self._lacks_end else self._scanner.missing or ""
                 self._end_whole(missing if closes else "", events)
         elif self._scanner.has_ended:
-            self._lacking = () if self._is_reopened else _lacking("".join(self._read))
+            self._lacking = () if self._is_reopened else lacking("".join(self._read))
             if self._lacking:
                 self._stage = "behind"
                 return self._feed_behind(text[at:], events)
@@ -189,10 +199,10 @@ class JsonCall:
             "}"
         )  # its last brackets; at the answer's end, that behind its arguments
         missing = "}" if self._second.lacks_key else self._second.missing or ""
-        joined = _joined("".join(self._read), read + (missing if may_lack else ""), self._names)
+        joined = joined_call("".join(self._read), read + (missing if may_lack else ""), self._names)
         if joined is None:
             left = raw + left
-            if '"name"' not in self._lacking and raw.strip(_EMPTY) and not has_name(read):
+            if '"name"' not in self._lacking and raw.strip(EMPTY) and not has_name(read):
                 self._fail_named()  # these may be its arguments
                 return left
         else:
@@ -216,12 +226,13 @@ class JsonCall:
     def _end_whole(self, missing: str, events: list[Event]) -> None:
         text = "".join(self._read) + missing
         call = self._call_of(text)
-        if call is None or _has_further(entries_of(text), self._arguments_of(call[0])):
+        if call is None or has_further(entries_of(text), self._arguments_of(call[0])):
             self.has_name = self.has_end = self.has_name or has_name(text)
             self._fail()
         else:
             self._tool, self._pending = call
-            self._is_filled, self._stage = bool(self._pending.strip(_EMPTY)), "further"
+            self._is_filled, self._is_torn = bool(self._pending.strip(EMPTY)), len(missing) > 1
+            self._stage = "further"
             events.append(Begin(self._tool))
 
     def _call_of(self, text: str) -> tuple[str, str] | None:
@@ -232,14 +243,14 @@ class JsonCall:
         self._raw.append(text[:at])
         if written := self._scanner.written():
             self._pending += written
-            self._is_filled = self._is_filled or bool(written.strip(_EMPTY))
+            self._is_filled = self._is_filled or bool(written.strip(EMPTY))
         if self._is_filled:
             self._pass_on(events)
         if self._scanner.bad:
             closes = self._closes(text[at:])
             if closes:
                 self._pending += (self._scanner.missing or "")[: self._scanner.depth - self._depth]
-                self._end_arguments(events)
+                self._is_torn, self._stage = True, "further"
             elif closes is False:
                 self._fail()
         elif at and self._scanner.depth == self._depth:
@@ -257,29 +268,34 @@ class JsonCall:
 
     def _end_tail(self, missing: str) -> None:
         arguments: dict[str, Any] = {"": 0} if self._is_filled else {}
-        entries = [("name", self._tool), ("arguments", arguments), *_entries_behind("".join(self._tail) + missing)]
-        found = _arguments_in(entries)
-        if found is None or _has_further(entries, self._arguments_of(self._tool)):
+        entries = [("name", self._tool), ("arguments", arguments), *entries_behind("".join(self._tail) + missing)]
+        found = arguments_in(entries)
+        if found is None or has_further(entries, self._arguments_of(self._tool)):
             self._fail_named()
             return
-        if not self._is_filled and found.strip(_EMPTY):
+        if not self._is_filled and found.strip(EMPTY):
             self._pending, self._is_filled = found, True
         self._stage = "further"
 
     def _feed_further(self, text: str, events: list[Event]) -> str:
-        """Behind a call. Where its arguments stand alone, nothing but keys of a call may be named there."""
-        found = _FURTHER.match(text)
-        if found and found[1] not in _BESIDE and self._may_be_argument(found[1]):
-            self._raw.append(found[0])
-            self._fail_named()
-            return text[found.end() :]
-        if found or not _OPEN_FURTHER.fullmatch(text):
+        """Behind a call, or a tag that came too early. Where its arguments stand alone, nothing but keys of a call may
+        be named there.
+        """
+        if (behind := key_behind(text, self._ends)) is None:
+            return text
+        key, end = behind
+        if not (key and self._may_be_argument(key)):
             self._end_arguments(events)
-        return text
+            return text
+        self._raw.append(text[:end])
+        self._fail_named()
+        return text[end:]
 
     def _may_be_argument(self, key: str) -> bool:
-        is_known = key in _OF_ARGUMENTS or key in self._arguments_of(self._tool)
-        return is_known or not (self._depth and self._is_filled)
+        if key in BESIDE:
+            return self._is_torn
+        is_known = key in OF_ARGUMENTS or key in self._arguments_of(self._tool)
+        return is_known or self._is_torn or not (self._depth and self._is_filled)
 
     def _pass_on(self, events: list[Event]) -> None:
         if self._pending:
@@ -372,106 +388,23 @@ class InnerCall(JsonCall):
         return call_of(f'{{"name": {json.dumps(self._tool)}, "arguments": {text}}}', self._names)
 
 
-def has_name(text: str, names: Container[str] | None = None) -> bool:
-    """Whether a JSON object names a tool, of these or any."""
-    try:
-        name = loaded(text).get("name")
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(name, str) and (names is None or name in names)
-
-
 def further_key(text: str) -> str:
     """The key that an object of arguments goes on with in the text behind it; "" where it does not."""
     found = _FURTHER.match(text)
-    return "" if found is None or found[1] in _BESIDE else found[1]
+    return "" if found is None or found[1] in BESIDE else found[1]
 
 
-def _entries_behind(tail: str) -> Entries:
-    """Behind the first of an object. Where it breaks off, each string may be a name, whose value is not known."""
-    try:
-        return entries_of(f'{{"": 0{tail}')[1:]
-    except (ValueError, RecursionError):
-        return [(key, ...) for key in _STRING.findall(tail)]
-
-
-def _has_further(entries: Entries, known: Container[str]) -> bool:
-    """Whether arguments of a tool stand beside those of its call."""
-    keys = {key for key, _ in entries}
-    return "name" in keys and any(key in known for key in keys - {*_BESIDE, *_OF_ARGUMENTS})
-
-
-def _lacking(text: str) -> tuple[str, ...]:
-    """The keys of which an object lacks one that has a call's name or its arguments, but not both."""
-    try:
-        keys = loaded(text).keys()
-    except (ValueError, RecursionError):
-        return ()
-    has_arguments = "arguments" in keys or "parameters" in keys
-    if ("name" in keys) == has_arguments:
-        return ()
-    return ('"name"',) if has_arguments else ('"arguments"', '"parameters"')
-
-
-def _joined(first: str, second: str, schemas: Schemas) -> str | None:
-    """The call that two objects are, of which one has what the other lacks; the second may be the arguments alone."""
-    try:
-        one, other = loaded(first), loaded(second)
-        lacking = _lacking(second)
-        begun = first.rstrip()[:-1]  # without its bracket
-        if lacking and lacking != _lacking(first):
-            return f"{begun}, {second.lstrip()[1:]}"
-        known, _ = arguments_of(schemas[one["name"]])
-        are_arguments = other and not lacking and other.keys() <= known.keys()
-        return f'{begun}, "arguments": {second}}}' if are_arguments else None
-    except (ValueError, RecursionError, KeyError, TypeError):
-        return None  # of no tool that is offered
-
-
-def call_of(text: str, names: Container[str]) -> tuple[str, str] | None:
-    """The name and the arguments of a whole call as JSON text, None if it is no call of these tools."""
-    try:
-        entries = entries_of(text)
-    except (ValueError, RecursionError):
-        return None
-    spelt = [value for key, value in entries if key == "name"]
-    name = spelt[0] if spelt else None
-    if not isinstance(name, str) or name not in names or any(each != name for each in spelt):
-        return None
-    arguments = _arguments_in(entries)
-    return None if arguments is None else (name, arguments)
-
-
-def _arguments_in(entries: Entries) -> str | None:
-    """The arguments among a call's entries as JSON text; None where there are two that are filled, or none that is and
-    another key may hold them.
+def key_behind(text: str, tags: tuple[str, ...]) -> tuple[str, int] | None:
+    """The key that an object goes on with behind brackets and tags, which came too early then, "" where it does not,
+    and where its colon ends. None: not known yet.
     """
-    given = [value for key, value in entries if key in _OF_ARGUMENTS]
-    filled = [value for value in given if not _is_empty(value)]
-    others = [value for key, value in entries if key not in _OF_ARGUMENTS and (key not in _BESIDE or _is_nested(value))]
-    if len(filled) > 1 or (others and not filled):
-        return None
-    try:
-        return _text_of((filled or given or [None])[0])
-    except (ValueError, RecursionError):
-        return None
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or value == {} or (isinstance(value, str) and not value.strip(_EMPTY))
-
-
-def _is_nested(value: Any) -> bool:
-    """Whether it is an object or a list, or the text of one."""
-    return isinstance(value, dict | list) or (isinstance(value, str) and value.lstrip().startswith(("{", "[")))
-
-
-def _text_of(arguments: Any) -> str | None:
-    """As JSON, of an object or its text."""
-    if isinstance(arguments, str):
-        arguments = mended(arguments)
-        arguments.encode()  # raises for a lone surrogate
-        return arguments if isinstance(loaded(arguments), dict) else None
-    if arguments is None:
-        return "{}"
-    return dumped(arguments) if isinstance(arguments, dict) else None
+    at = 0
+    for _ in range(_MAX_TAGS):
+        at = _CLOSERS.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
+        tag = next((tag for tag in tags if text.startswith(tag, at)), "")
+        if not tag:
+            break
+        at += len(tag)
+    if found := _FURTHER.match(text, at):
+        return found[1], found.end()
+    return None if _OPEN_FURTHER.fullmatch(text, at) or may_become(text[at:], tags) else ("", at)
