@@ -84,11 +84,13 @@ def _read_format(value: dict[str, Any]) -> dict[str, Any]:
         inner = value if value.get("json_schema") is None else value["json_schema"]  # flat, as the Responses API has it
         if not isinstance(inner, dict):
             raise invalid("response_format.json_schema", "an object with a schema", inner, cure="send its schema in it")
+        is_flat = inner is value and value.keys() & {"name", "schema", "strict"}
+        place = "response_format" if is_flat else "response_format.json_schema"
         schema = inner.get("schema")
         if schema is None:
-            raise invalid("response_format.json_schema.schema", "a JSON schema", schema, cure="send one")
+            raise invalid(f"{place}.schema", "a JSON schema", schema, cure="send one")
         strict = inner.get("strict")
-        return {"json_schema": schema, "strict_schema": strict is not None and _flag("response_format.strict", strict)}
+        return {"json_schema": schema, "strict_schema": strict is not None and _flag(f"{place}.strict", strict)}
     if kind == "structural_tag":
         return {"structural_tag": value}
     if kind in ("regex", "choice", "grammar"):

@@ -301,6 +301,12 @@ def test_a_response_under_way_is_cancelled_by_its_own_tenant_alone():
         ({"metadata": {"a": 1}}, "metadata[...]", "invalid_type"),
         ({"metadata": {str(number): "x" for number in range(17)}}, "metadata", "invalid_type"),
         ({"instructions": ["x"]}, "instructions", "invalid_type"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema", "invalid_value"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "x", "schema": 5}}},
+            "text.format.schema",
+            "invalid_value",
+        ),
         ({"model": "gpt-9"}, "model", "model_not_found"),
     ],
 )

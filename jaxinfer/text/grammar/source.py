@@ -17,6 +17,7 @@ from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.grammar.ecma import as_ecma
 from jaxinfer.text.grammar.empty import with_empty_written
 from jaxinfer.text.grammar.endless import may_recur, without_endless
+from jaxinfer.text.grammar.finite import list_finite_names
 from jaxinfer.text.grammar.flat import with_flat_counts
 from jaxinfer.text.grammar.formats import narrow_format
 from jaxinfer.text.grammar.misread import misread
@@ -130,6 +131,7 @@ def spelt_for_guidance(written: str) -> str:
 def _as_meant(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
     """The same schema, written so that llguidance reads it as it is."""
     schema = copy.deepcopy(schema)
+    list_finite_names(schema)
     if any("minProperties" in part or "maxProperties" in part for part in placeless(schema)):
         schema = with_flat_counts(schema)
     beside = fractions(placeless(schema))

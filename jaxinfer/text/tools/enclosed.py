@@ -116,6 +116,8 @@ class Enclosed:
         for found in self._signs.finditer(raw, brace):
             self._follow(found[0], found.start())
         self._add(raw)
+        if self._depth <= 0 and raw.endswith(":"):  # a key behind brackets that closed too early
+            self._depth = 1
         return self._depth <= 0 and not self._quote
 
     def _take(self, text: str) -> str:

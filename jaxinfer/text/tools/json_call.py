@@ -4,21 +4,34 @@ Arguments are passed on as the model wrote them (json_scanner says what is mende
 before them is known. Written in another order, or as a string, they come in one piece when the object is whole. Of an
 object that only lacks its last closing brackets when a tag comes, these are added. An object that ends between its name
 and its arguments goes on behind its bracket: {"name": ...}, "arguments": {...}}. An object with further arguments
-behind its arguments, within which a bracket was one too many, is no call.
+behind its arguments, within which a bracket was one too many, is no call. Nor is one with two arguments that are
+filled, or with none where another key may hold them.
 """
 
 import json
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from typing import Any
 
 from jaxinfer.text.tools.arguments import arguments_of
+from jaxinfer.text.tools.call_object import (
+    BESIDE,
+    EMPTY,
+    OF_ARGUMENTS,
+    Schemas,
+    arguments_in,
+    call_of,
+    entries_behind,
+    has_further,
+    has_name,
+    joined_call,
+    lacking,
+)
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
-from jaxinfer.text.tools.json_scanner import SPACE, JsonScanner, mended
+from jaxinfer.text.tools.json_scanner import SPACE, JsonScanner
 from jaxinfer.text.tools.marks import FENCE, MAX_LEAD, may_become
-from jaxinfer.text.tools.strict_json import dumped, loaded
+from jaxinfer.text.tools.strict_json import entries_of
 
-Schemas = Mapping[str, dict[str, Any]]  # of the parameters of tools, by their names
 HEAD_CHARS = 1024  # in which the name and the arguments' key must stand for these to be streamed
 _HEAD = re.compile(
     rf'{SPACE}\{{{SPACE}"name"{SPACE}:{SPACE}"([^"\\\x00-\x1f]*)"{SPACE},?{SPACE}"(?:arguments|parameters)"{SPACE}:'
@@ -30,7 +43,8 @@ _BETWEEN = re.compile(rf"[{_JSON_SPACE},;]*")
 _FEW = rf"[{_JSON_SPACE}]{{0,16}}"
 _FURTHER = re.compile(rf'[}}\]{_JSON_SPACE}]{{0,16}},{_FEW}"([^"\\]{{1,64}})"{_FEW}:')  # behind arguments
 _OPEN_FURTHER = re.compile(rf'[}}\]{_JSON_SPACE}]{{0,16}}(?:,{_FEW}(?:"[^"\\]{{0,64}}(?:"{_FEW})?)?)?')
-_OF_CALLS = frozenset({"name", "arguments", "parameters", "type", "id", "index", "function"})  # keys beside arguments
+_MAX_TAGS = 4  # behind a call, of which one may have come too early
+_CLOSERS = re.compile(rf"[}}\]{_JSON_SPACE}]{{0,16}}")
 
 
 class JsonCall:
@@ -54,6 +68,9 @@ class JsonCall:
         self._stage = "head"
         self._scanner = JsonScanner()
         self._tool = ""  # whose arguments are read
+        self._pending = ""  # arguments that were not passed on: as long as they are empty, others may follow
+        self._is_filled = False
+        self._is_torn = False  # they lacked brackets, which were added
         self._tail: list[str] = []  # behind the arguments in their object
         self._is_reopened = False  # behind a bracket that came too early
         self._lacking: tuple[str, ...] = ()  # keys of which one may come behind the object
@@ -82,7 +99,7 @@ class JsonCall:
         if self._stage == "tail":
             text = self._feed_tail(text)
         if self._stage == "further":
-            self._feed_further(text, events)
+            text = self._feed_further(text, events)
         if self._closes(text) is None or self._stage in ("behind", "further"):
             text, self._held = "", text
         return events, text
@@ -93,13 +110,12 @@ class JsonCall:
         events: list[Event] = []
         if self._stage == "tail":
             self._end_tail(self._scanner.missing or "")
-        if self._stage == "further":
-            self._end_arguments(events)
-            return events, self._held
-        if self._stage == "second":
+        elif self._stage == "second":
             self._held = self._end_second("", events)
         elif self._stage == "behind" or self._lacks_end:
             self._end_whole("}" if self._lacks_end else "", events)
+        if self._stage == "further":
+            self._end_arguments(events)
         else:
             self._fail()
         return events, self._held
@@ -132,7 +148,7 @@ class JsonCall:
                 missing = "}" if self._lacks_end else self._scanner.missing or ""
                 self._end_whole(missing if closes else "", events)
         elif self._scanner.has_ended:
-            self._lacking = () if self._is_reopened else _lacking("".join(self._read))
+            self._lacking = () if self._is_reopened else lacking("".join(self._read))
             if self._lacking:
                 self._stage = "behind"
                 return self._feed_behind(text[at:], events)
@@ -183,9 +199,12 @@ class JsonCall:
             "}"
         )  # its last brackets; at the answer's end, that behind its arguments
         missing = "}" if self._second.lacks_key else self._second.missing or ""
-        joined = _joined("".join(self._read), read + (missing if may_lack else ""), self._names)
+        joined = joined_call("".join(self._read), read + (missing if may_lack else ""), self._names)
         if joined is None:
             left = raw + left
+            if '"name"' not in self._lacking and raw.strip(EMPTY) and not has_name(read):
+                self._fail_named()  # these may be its arguments
+                return left
         else:
             self._raw.append(raw)
             self._read = [joined]
@@ -207,13 +226,14 @@ class JsonCall:
     def _end_whole(self, missing: str, events: list[Event]) -> None:
         text = "".join(self._read) + missing
         call = self._call_of(text)
-        if call is None or _has_further(text, self._arguments_of(call[0])):
+        if call is None or has_further(entries_of(text), self._arguments_of(call[0])):
             self.has_name = self.has_end = self.has_name or has_name(text)
             self._fail()
         else:
-            name, arguments = call
-            events += [Begin(name), Arguments(arguments), End()]
-            self._stage, self.is_open = "done", False
+            self._tool, self._pending = call
+            self._is_filled, self._is_torn = bool(self._pending.strip(EMPTY)), len(missing) > 1
+            self._stage = "further"
+            events.append(Begin(self._tool))
 
     def _call_of(self, text: str) -> tuple[str, str] | None:
         return call_of(text, self._names)
@@ -222,12 +242,15 @@ class JsonCall:
         at = self._scanner.feed(text, 0, self._depth)
         self._raw.append(text[:at])
         if written := self._scanner.written():
-            events.append(Arguments(written))
+            self._pending += written
+            self._is_filled = self._is_filled or bool(written.strip(EMPTY))
+        if self._is_filled:
+            self._pass_on(events)
         if self._scanner.bad:
             closes = self._closes(text[at:])
             if closes:
-                events += [Arguments((self._scanner.missing or "")[: self._scanner.depth - self._depth]), End()]
-                self._stage, self.is_open = "done", False
+                self._pending += (self._scanner.missing or "")[: self._scanner.depth - self._depth]
+                self._is_torn, self._stage = True, "further"
             elif closes is False:
                 self._fail()
         elif at and self._scanner.depth == self._depth:
@@ -240,26 +263,47 @@ class JsonCall:
         self._raw.append(text[:at])
         self._tail.append(self._scanner.written())
         if self._scanner.bad or self._scanner.has_ended:
-            self._end_tail("")
+            self._end_tail("}" if self._scanner.lacks_key else self._scanner.missing or "")
         return text[at:]
 
     def _end_tail(self, missing: str) -> None:
-        call = f'{{"name": "", "arguments": {{}}{"".join(self._tail)}{missing}'
-        if _has_further(call, self._arguments_of(self._tool)):
-            self.has_name = self.has_end = True
-            self._fail()
-        else:
-            self._stage = "further"
+        arguments: dict[str, Any] = {"": 0} if self._is_filled else {}
+        entries = [("name", self._tool), ("arguments", arguments), *entries_behind("".join(self._tail) + missing)]
+        found = arguments_in(entries)
+        if found is None or has_further(entries, self._arguments_of(self._tool)):
+            self._fail_named()
+            return
+        if not self._is_filled and found.strip(EMPTY):
+            self._pending, self._is_filled = found, True
+        self._stage = "further"
 
-    def _feed_further(self, text: str, events: list[Event]) -> None:
-        """Behind a call. Where its arguments stand alone, nothing but keys of a call may be named there."""
-        key = further_key(text)
-        if key and (not self._depth or key in self._arguments_of(self._tool)):
-            self._fail()
-        elif key or not _OPEN_FURTHER.fullmatch(text):
+    def _feed_further(self, text: str, events: list[Event]) -> str:
+        """Behind a call, or a tag that came too early. Where its arguments stand alone, nothing but keys of a call may
+        be named there.
+        """
+        if (behind := key_behind(text, self._ends)) is None:
+            return text
+        key, end = behind
+        if not (key and self._may_be_argument(key)):
             self._end_arguments(events)
+            return text
+        self._raw.append(text[:end])
+        self._fail_named()
+        return text[end:]
+
+    def _may_be_argument(self, key: str) -> bool:
+        if key in BESIDE:
+            return self._is_torn
+        is_known = key in OF_ARGUMENTS or key in self._arguments_of(self._tool)
+        return is_known or self._is_torn or not (self._depth and self._is_filled)
+
+    def _pass_on(self, events: list[Event]) -> None:
+        if self._pending:
+            events.append(Arguments(self._pending))
+            self._pending = ""
 
     def _end_arguments(self, events: list[Event]) -> None:
+        self._pass_on(events)
         events.append(End())
         self._stage, self.is_open = "done", False
 
@@ -281,6 +325,11 @@ class JsonCall:
 
     def _fail(self) -> None:
         self.is_open, self.failed, self._stage = False, True, "failed"
+
+    def _fail_named(self) -> None:
+        """It has been read to its end, but is no call."""
+        self.has_name = self.has_end = True
+        self._fail()
 
 
 class NamedCall(JsonCall):
@@ -334,71 +383,28 @@ class InnerCall(JsonCall):
         self._tool, self._stage = tool, "whole"  # it may well be none
 
     def _call_of(self, text: str) -> tuple[str, str] | None:
-        call = super()._call_of(text)
-        return call or (call_of(f'{{"name": {json.dumps(self._tool)}, "arguments": {text}}}', self._names))
-
-
-def has_name(text: str) -> bool:
-    """Whether a JSON object names a tool, whether offered or not."""
-    try:
-        return isinstance(loaded(text).get("name"), str)
-    except (ValueError, RecursionError):
-        return False
+        if (call := super()._call_of(text)) or has_name(text, self._names):
+            return call
+        return call_of(f'{{"name": {json.dumps(self._tool)}, "arguments": {text}}}', self._names)
 
 
 def further_key(text: str) -> str:
     """The key that an object of arguments goes on with in the text behind it; "" where it does not."""
     found = _FURTHER.match(text)
-    return "" if found is None or found[1] in _OF_CALLS else found[1]
+    return "" if found is None or found[1] in BESIDE else found[1]
 
 
-def _has_further(text: str, known: Container[str]) -> bool:
-    """Whether arguments of a tool stand beside those of its call."""
-    try:
-        keys = loaded(text).keys()
-    except (ValueError, RecursionError, AttributeError):
-        return False
-    return "name" in keys and any(key in known for key in keys - _OF_CALLS)
-
-
-def _lacking(text: str) -> tuple[str, ...]:
-    """The keys of which an object lacks one that has a call's name or its arguments, but not both."""
-    try:
-        keys = loaded(text).keys()
-    except (ValueError, RecursionError):
-        return ()
-    has_arguments = "arguments" in keys or "parameters" in keys
-    if ("name" in keys) == has_arguments:
-        return ()
-    return ('"name"',) if has_arguments else ('"arguments"', '"parameters"')
-
-
-def _joined(first: str, second: str, schemas: Schemas) -> str | None:
-    """The call that two objects are, of which one has what the other lacks; the second may be the arguments alone."""
-    try:
-        one, other = loaded(first), loaded(second)
-        lacking = _lacking(second)
-        if lacking and lacking != _lacking(first):
-            return dumped(one | other)
-        known, _ = arguments_of(schemas[one["name"]])
-        return dumped(one | {"arguments": other}) if other and not lacking and other.keys() <= known.keys() else None
-    except (ValueError, RecursionError, KeyError, TypeError):
-        return None  # of no tool that is offered
-
-
-def call_of(text: str, names: Container[str]) -> tuple[str, str] | None:
-    """The name and the arguments of a whole call as JSON text, None if it is no call of these tools."""
-    try:
-        call = loaded(text)
-        if not isinstance(call, dict) or not isinstance(name := call.get("name"), str) or name not in names:
-            return None
-        arguments = call.get("arguments", call.get("parameters"))
-        if isinstance(arguments, str):
-            arguments = mended(arguments)
-            arguments.encode()  # raises for a lone surrogate
-            return (name, arguments) if isinstance(loaded(arguments), dict) else None
-        if arguments is None:
-            return name, "{}"
-        return (name, dumped(arguments)) if isinstance(arguments, dict) else None
-    except (ValueError, RecursionError):
-        return None
+def key_behind(text: str, tags: tuple[str, ...]) -> tuple[str, int] | None:
+    """The key that an object goes on with behind brackets and tags, which came too early then, "" where it does not,
+    and where its colon ends. None: not known yet.
+    """
+    at = 0
+    for _ in range(_MAX_TAGS):
+        at = _CLOSERS.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
+        tag = next((tag for tag in tags if text.startswith(tag, at)), "")
+        if not tag:
+            break
+        at += len(tag)
+    if found := _FURTHER.match(text, at):
+        return found[1], found.end()
+    return None if _OPEN_FURTHER.fullmatch(text, at) or may_become(text[at:], tags) else ("", at)

@@ -151,7 +151,8 @@ class CallParser:
 
     def _retry(self, body: Body, left: str, events: list[Event]) -> str:
         """A call has failed: it is text, up to where it may hold another. One that has its end holds values alone."""
-        raw, self._begun = body.raw.removeprefix(self._begun), ""
+        raw = body.raw.removeprefix(self._begun)
+        num_begun, self._begun = len(body.raw) - len(raw), ""  # characters that the prompt has said
         may_hold_others = len(raw) <= self._retries_left and not (body.has_end or self._is_on_line)
         found = self._again.search(raw, 1) if may_hold_others else None
         self._retries_left -= len(raw)
@@ -168,7 +169,7 @@ class CallParser:
             wraps = at <= MAX_LEAD and AROUND_CALL.fullmatch(text, 0, at)
             self._push(text[:at], "soft" if wraps else "call", events, _FAILED_CHARS)
         else:
-            past = body.num_read if isinstance(body, Enclosed) else at  # what comes behind it was not shown
+            past = body.num_read - num_begun if isinstance(body, Enclosed) else at  # what comes behind was not shown
             self._pieces.append((text[:past], "call"))
             if self._has_calls:
                 events.append(Dropped(self._said(self._pieces)))

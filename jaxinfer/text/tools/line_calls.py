@@ -54,11 +54,14 @@ class LineCalls:
     def finish(self) -> tuple[list[Event], str]:
         """At the end of the text, which came while it was open."""
         if self._value.is_open:
-            found, self._held = self._value.finish()
+            found, left = self._value.finish()
             self._events += found
+            found, left = (self._fail(), left) if self._value.failed else self._take_behind(left)
+            if not self.is_open:
+                return found, left
         rest = self._held[self._past(self._held) :]
         is_torn = len(rest) >= MIN_TORN_TAG and may_become(rest, self._closings)
-        if self._value.failed or (self._closings and not is_torn):
+        if self._closings and not is_torn:
             return self._fail(), self._held
         self.is_open = False
         return self._events, self._held

@@ -8,8 +8,9 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
+from jaxinfer.text.tools.call_object import call_of
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
-from jaxinfer.text.tools.json_call import call_of
+from jaxinfer.text.tools.json_call import key_behind
 from jaxinfer.text.tools.json_scanner import SPACE, JsonScanner
 from jaxinfer.text.tools.layout import CallParser
 from jaxinfer.text.tools.marks import FENCE, is_closing, may_become
@@ -64,7 +65,8 @@ class LoneCall:
             return [*self._parser.feed(self._give_up()), *self._parser.finish()]
         events: list[Event] = []
         self._go_on(events)
-        return [*events, *self._parser.finish()]
+        left = self._text[_BEHIND.match(self._text).end() :]  # type: ignore[union-attr]  # it matches the empty string
+        return [*events, *self._parser.feed(left), *self._parser.finish()]
 
     def _feed_start(self, text: str) -> str:
         """Up to where the arguments begin."""
@@ -111,8 +113,11 @@ class LoneCall:
         left = self._text[start:]
         if start > MAX_SPACES or not (left.startswith(self._tags) or may_become(left, self._tags)):
             return self._give_up()
-        if not left.startswith(self._tags):
+        behind = key_behind(self._text, self._tags) if left.startswith(self._tags) else None
+        if behind is None:
             return ""
+        if behind[0]:  # the tag stands within the arguments
+            return self._give_up()
         self._go_on(events)
         return left
 

@@ -135,7 +135,10 @@ class _Reader:
             if key[0] in "[{":
                 self._refuse("a key")
             self._want(":")
-            entries[key if key[0] == '"' else dumped(key)] = self._value()
+            name = key if key[0] == '"' else dumped(key)
+            value = self._value()
+            if entries.setdefault(name, value) != value:
+                self._refuse("another key")
             if not self._take_commas() and not _NAME.match(self._text, self._at):
                 self._want("}")
                 break

@@ -12,8 +12,8 @@ MAX_LIST_CHARS = 1 << 18
 _HEAD = re.compile(r"\[\s*([A-Za-z0-9_.-]+)\s*\(")
 _OPEN_HEAD = re.compile(r"\[\s*([A-Za-z0-9_.-]+\s*)?")
 _CALL = re.compile(r"[A-Za-z0-9_.-]+\s*\(")
-_ARGUMENT = re.compile(rf"[\s)\]}}]{{0,16}},\s{{0,16}}{KEY}\s{{0,16}}=")  # behind what may end a call
-_OPEN_ARGUMENT = re.compile(rf"[\s)\]}}]{{0,16}}(?:,\s{{0,16}}(?:{KEY}\s{{0,16}})?)?")
+_ARGUMENT = re.compile(rf"[\s)\]}}]{{0,16}}[,;]?\s{{0,16}}{KEY}\s{{0,16}}=")  # behind what may end a call
+_OPEN_ARGUMENT = re.compile(rf"[\s)\]}}]{{0,16}}[,;]?\s{{0,16}}(?:{KEY}\s{{0,16}})?")
 _BETWEEN = " \t\r\n,;)}"  # calls
 _SIGN = re.compile(r"""[\\"'()\[\]{}<]""")
 _OPENERS = {")": "(", "]": "[", "}": "{"}
@@ -195,10 +195,11 @@ class PythonList:
         return bool(items) and all(map(_CALL.match, items)) and not raw[self._ends[-1] :].strip(_BETWEEN + "]")
 
     def _one_by_one(self, raw: str) -> list[Event] | None:
-        """None if none of them is a call, or anything but calls is among them."""
+        """None if none of them is a call, or anything but calls is among them, as what follows a closer too many."""
         events: list[Event] = []
         start = 1
-        for end in self._ends:
+        is_open = bool(raw[self._ends[-1] if self._ends else 1 : -1].strip(_BETWEEN))  # the last lacks its closer
+        for end in (*self._ends, *[len(raw) - 1] * is_open):
             text = raw[start:end].lstrip(_BETWEEN)
             calls = pythonic_calls(f"[{text}]", self._names)
             if calls is None and not _CALL.match(text):
@@ -206,8 +207,6 @@ class PythonList:
             space = "\n" if events and isinstance(events[-1], str) else ""
             events += [space + text] if calls is None else _events_of(calls)
             start = end
-        if self._ends and _ARGUMENT.match(raw, start):
-            return None
         return events if any(isinstance(event, Begin) for event in events) else None
 
 

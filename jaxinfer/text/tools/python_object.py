@@ -2,8 +2,9 @@
 
 import re
 
+from jaxinfer.text.tools.call_object import Schemas, call_of
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
-from jaxinfer.text.tools.json_call import JsonCall, Schemas, call_of
+from jaxinfer.text.tools.json_call import JsonCall
 from jaxinfer.text.tools.marks import MAX_LEAD
 from jaxinfer.text.tools.python_calls import python_value
 from jaxinfer.text.tools.python_list import MAX_LIST_CHARS

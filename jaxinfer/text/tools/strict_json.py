@@ -5,6 +5,7 @@ Numbers are finite as doubles, and not so small that a double has only 0 for the
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 MAX_DEPTH = 56  # of objects and lists: a body's 64, less where a call's arguments stand in one
@@ -17,11 +18,24 @@ def is_double(digits: str) -> bool:
     return math.isfinite(number) and (number != 0 or not digits.lower().partition("e")[0].strip("-0."))
 
 
-def loaded(text: str) -> Any:
-    """Raises ValueError, and RecursionError for what is too deep."""
-    value = json.loads(text, parse_constant=_refuse, parse_int=_integer, parse_float=_float)
+def loaded(text: str, make: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
+    """Raises ValueError, and RecursionError for what is too deep. make: of an object's entries, innermost first."""
+    value = json.loads(text, object_pairs_hook=make, parse_constant=_refuse, parse_int=_integer, parse_float=_float)
     _check_depth(value)
     return value
+
+
+def entries_of(text: str) -> list[tuple[str, Any]]:
+    """An object's names and values, each as often as it stands there. Raises the same."""
+    entries: list[tuple[str, Any]] = []
+
+    def made(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        entries[:] = found
+        return dict(found)
+
+    if not isinstance(loaded(text, made), dict):
+        raise ValueError("no object")
+    return entries
 
 
 def dumped(value: Any) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 from jaxinfer.text.tools.arguments import arguments_of
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
-from jaxinfer.text.tools.json_call import further_key
+from jaxinfer.text.tools.json_call import further_key, key_behind
 from jaxinfer.text.tools.json_scanner import JsonScanner, mended
 from jaxinfer.text.tools.json_text import JsonText
 from jaxinfer.text.tools.marks import MIN_TORN_TAG, may_become
@@ -194,9 +194,7 @@ class XmlCall:
             self._raw.append(text[: len(text) - len(bare) + len(tag)])
             return bare.removeprefix(tag)
         if tag in _EARLY_ENDS:
-            run = self._tags.early_run.match(bare, 0, MAX_NAME_CHARS)
-            assert run is not None, "it matches the tag"
-            past = run.end()
+            past = self._tags.early_run.match(bare, 0, MAX_NAME_CHARS).end()  # type: ignore[union-attr]  # of the tag
             is_early = self._are_early(bare[:past], bare[past : past + 2 * MAX_NAME_CHARS])
             if is_early is None:
                 self._held = text
@@ -234,6 +232,10 @@ class XmlCall:
         """Whether the call goes on behind these tags, with this text behind them; None: not known yet. Behind both of
         its ends it goes on with a parameter that its tool has and that it lacks.
         """
+        if self._has_object:
+            if (behind := key_behind(after, self._tags.early)) is None:
+                return None
+            self._is_call = self._is_call and not behind[0]  # a tag stands within the object
         if not after.startswith(self._tags.parameter):
             may_go_on = len(tags) < MAX_NAME_CHARS and may_become(after, (self._tags.parameter, *self._tags.early))
             return None if may_go_on else False
@@ -350,9 +352,7 @@ class XmlCall:
 
     def _closers_behind(self, after: str) -> str | None:
         """Closing tags that this begins with; none where another parameter follows. None: not known yet."""
-        found = self._tags.closers_run.match(after)
-        assert found is not None, "it matches the empty string"
-        closers = found[0]
+        closers = self._tags.closers_run.match(after)[0]  # type: ignore[index]  # it matches the empty string
         rest = after[len(closers) :]
         spelt = self._tags
         is_short = not self._is_last and len(after) < 2 * MAX_NAME_CHARS

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxinfer.text.tools.formats import FORMATS
+from jaxinfer.text.tools.formats import FORMATS, LAYOUTS
+from jaxinfer.text.tools.marks import is_closing
 from tests.text.tools.test_mutated_calls import read
 from tests.text.tools.test_unclear_calls import around_call
 
@@ -29,9 +30,9 @@ def cut(arguments, count, closers):
     return f"{{{', '.join(texts[:count])}{closers}, {', '.join(texts[count:])}}}"
 
 
-def in_python(arguments, count, closers):
+def in_python(arguments, count, closers, comma):
     texts = [f"{name}={value!r}" for name, value in arguments.items()]
-    return f"[weather({', '.join(texts[:count])}{closers}, {', '.join(texts[count:])})]"
+    return f"[weather({', '.join(texts[:count])}{closers}{comma}{', '.join(texts[count:])})]"
 
 
 def enclosed(form, arguments):
@@ -44,12 +45,28 @@ def enclosed(form, arguments):
 def test_a_call_whose_arguments_are_cut_is_content(form, arguments, data):
     count = data.draw(st.integers(1, len(arguments) - 1))
     if form == "pythonic":
-        text = in_python(arguments, count, data.draw(st.sampled_from(["]", ")", "}", "]]", "))"])))
+        closers = data.draw(st.sampled_from(["]", ")", "}", "]]", "))"]))
+        text = in_python(arguments, count, closers, data.draw(st.sampled_from([", ", " ", "", "; ", "\n"])))
     else:
         closers = data.draw(st.sampled_from(["}", "]", "}}", "}]"]))
         text = enclosed(form, cut(arguments, count, closers))
     assert read(form, text, [], SCHEMAS) == (text, [], False)
     assert read(form, text, list(range(len(text))), SCHEMAS) == (text, [], False)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if form != "pythonic"])
+@settings(max_examples=25)
+@given(arguments=ARGUMENTS, data=st.data())
+def test_a_call_with_a_tag_within_its_arguments_is_whole_or_content(form, arguments, data):
+    count = data.draw(st.integers(1, len(arguments) - 1))
+    tags = [*(tag for tag in LAYOUTS[form].tags if is_closing(tag)), "</tool_call>", "</function>"]
+    tag = "".join(data.draw(st.lists(st.sampled_from(["\n", *tags]), min_size=1, max_size=2)))
+    closers = data.draw(st.sampled_from(["", "}", "}}"]))
+    text = enclosed(form, cut(arguments, count, closers + tag))
+    content, calls, has_calls = read(form, text, [], SCHEMAS)
+    assert (content, calls) == (text, []) or calls == [("weather", arguments)]
+    for cuts in (data.draw(st.lists(st.integers(0, 10_000), max_size=8)), list(range(len(text)))):
+        assert read(form, text, cuts, SCHEMAS) == (content, calls, has_calls)
 
 
 @pytest.mark.parametrize("form", FORMATS)

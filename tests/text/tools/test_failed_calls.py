@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jaxinfer.text.tools.formats import CALL, END_CALL, FORMATS, LAYOUTS, SEPARATOR, TAGS, XML_TAGS, Format
 from tests.text.tools.test_mutated_calls import read
 from tests.text.tools.test_torn_calls import WORDS
+from tests.text.tools.test_unclear_calls import around_call
 
 GOOD = [("now", {}), ("weather", {"city": "Oslo"}), ("weather", {"city": "a}b", "days": 2})]
 LONG = "x y " * 100  # more than is held back of other text
@@ -129,6 +130,24 @@ def test_an_answer_with_failed_calls_alone_is_content_as_it_stands(form, call):
     text = answer(form, [failed_call(form, *call)[0]] * 2, ["and", ""])
     for cuts in ([], list(range(len(text)))):
         assert read(form, text, cuts) == (text, [], False)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("city", ["x", "1e999", '"a" b', '"Oslo"} , "days": 2'])
+def test_content_holds_each_character_of_a_failed_call_and_what_follows_once(form, city):
+    """Behind the start that the prompt has said, too."""
+    layout = LAYOUTS[form]
+    call = around_call(form, f'{{"city": {city}}}', "weather").removeprefix(layout.start if layout.is_begun else "")
+    for behind in ("", " and", "\nDone", "</x>"):
+        text = call + behind
+        for cuts in ([], *([at] for at in range(1, len(text))), list(range(len(text)))):
+            assert read(form, text, cuts) == (text, [], False)
+    good = WORDS[form].call("now", {})
+    for behind in (good, f" and\n{good}") if form in NAMED else ():
+        content, calls, _ = read(form, call + behind, [])
+        assert (content.split()[0], calls) == ("weather", [("now", {})])
+        said = f'{{"city": {city}}} {behind.removesuffix(good)}'
+        assert content.split() == f"weather {said}".split()
 
 
 def test_a_parameter_given_twice_is_told_without_mark_up_beside_a_good_call():

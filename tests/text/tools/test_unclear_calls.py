@@ -169,19 +169,27 @@ def test_closers_before_the_opening_are_no_content(form, closers, data):
 
 GOOD = {"now()": ("now", {}), 'weather(city="a, nope()")': ("weather", {"city": "a, nope()"})}
 BAD = ["nope()", "run(code=x)", "nope(a=[1, 2], b='x)')"]
+OPEN = "nope(x"  # which lacks its closer
 
 
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from([*GOOD, *BAD]), min_size=1, max_size=4), st.data())
 def test_a_list_keeps_its_calls_beside_those_that_are_none(items, data):
+    items = [*items, *data.draw(st.sampled_from([[], [OPEN]]))]
     text = f"[{', '.join(items)}]"
     calls = [GOOD[item] for item in items if item in GOOD]
-    said = [item for item in items if item in BAD] if calls else [text]
+    said = [item for item in items if item in (*BAD, OPEN)] if calls else [text]
     for cuts in ([], data.draw(st.lists(st.integers(0, 90), max_size=6)), list(range(len(text)))):
         content, found, has_calls = read("pythonic", text, cuts)
         assert (content.split("\n") if said else [], found, has_calls) == (said, calls, bool(calls))
 
 
-@pytest.mark.parametrize("text", ["[now() or now()]", "[nope(1), 2]", "[now(), 2, x()]", "[link](http://x/(y))"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[now() or now()]", "[nope(1), 2]", "[now(), 2, x()]", "[link](http://x/(y))"),
+        *("[now(), 2]", "[now() and so on]", "[now(a=1) b=2]", "[nope(x), now(a=1)) b=2)]"),
+    ],
+)
 def test_a_list_of_other_things_than_calls_is_content(text):
     assert read("pythonic", text, []) == (text, [], False)
