@@ -4,6 +4,8 @@ import errno
 import fcntl
 import multiprocessing
 import os
+import random
+import zlib
 
 import pytest
 
@@ -76,6 +78,56 @@ def test_garbage_behind_the_last_record_is_cut(output, written):
         assert (again.num_done, again.num_cut_bytes) == (3, len(tail))
         again.close()
         assert path.read_bytes() == written
+
+
+def line_of(record: Record) -> bytes:
+    content = b"%d %d %b" % (record.number, record.status, record.line)
+    return b"%08x %b\n" % (zlib.crc32(content), content)
+
+
+def damaged(line: bytes, chance: random.Random) -> bytes:
+    at = chance.randrange(len(line))
+    return line[:at] + chance.choice([b"", b"\n", b"\n\n", b"\xff", line]) + line[at + 1 :]
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("ordered", [True, False])
+def test_damage_anywhere_loses_no_answer_of_another_line_and_no_row_has_two(output, ordered, seed):
+    chance = random.Random(seed)
+    rows = [Record(number, chance.choice([200, 400]), b'{"row":%d}' % number) for number in range(40)]
+    put = rows if ordered else chance.sample(rows, 40)
+    job = journal(output)
+    for begin in range(0, 40, 10):
+        job.describe(FACTS | {"ordered": ordered})
+        for record in put[: begin + 10]:
+            if not job.has(record.number):
+                job.put(record)
+        job.close()
+        head, *lines = job.path.read_bytes().splitlines(keepends=True)
+        for at in chance.sample(range(len(lines)), chance.randint(0, 3)):
+            lines[at] = damaged(lines[at], chance)
+        job.path.write_bytes(head + b"".join(lines + chance.sample(lines, 2)))
+        after = {*job.path.read_bytes().splitlines(keepends=True)}
+        whole = {record.number for record in rows if line_of(record) in after}
+        job = journal(output, resume=True)
+        assert {number for number in range(40) if job.has(number)} == whole
+    for record in put:
+        if not job.has(record.number):
+            job.put(record)
+    found = list(job.records())
+    assert sorted(found, key=lambda record: record.number) == rows and (not ordered or found == rows)
+    assert (job.num_done, job.num_errors) == (40, sum(record.status != 200 for record in rows))
+    job.close()
+
+
+def test_a_damaged_line_is_named_by_its_number(output, written):
+    lines = written.splitlines(keepends=True)
+    for bad, numbers in ((1, [2]), (2, [3]), (3, [])):
+        content = b"".join(b"X" + line if at == bad else line for at, line in enumerate(lines))
+        output.with_name("out.jsonl.partial").write_bytes(content)
+        again = journal(output, resume=True)
+        assert (again.num_done, again.damaged_lines, again.num_cut_bytes > 0) == (2, numbers, not numbers)
+        again.close()
 
 
 def test_what_is_no_journal_or_has_lost_its_first_line_is_not_resumed_and_stays(output, written):
