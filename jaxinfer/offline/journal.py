@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from jaxinfer.config import flag_of
 from jaxinfer.errors import BatchError, file_fault
 from jaxinfer.offline.disk import sync_folder
 from jaxinfer.offline.records import Record
@@ -106,7 +107,8 @@ class Journal:
                 self._note(record, place)
         if self.facts is None and self._has_line():
             fact = f"{self.path} is none, or its first line is damaged"
-            raise BatchError(f"a job's journal must say what the job is, {fact}; move it away, or add --overwrite")
+            cure = "move it away, or give --overwrite instead of --resume"
+            raise BatchError(f"a job's journal must say what the job is, {fact}; {cure}")
         self.num_cut_bytes = self._file.seek(0, os.SEEK_END) - end
         self._file.truncate(end)
         self._file.seek(end)
@@ -136,9 +138,11 @@ class Journal:
             self.facts = facts
             self._write(Record(0, 0, json.dumps(facts).encode()))
             return
-        for name, value in facts.items():
-            if self.facts.get(name) != value:
-                fact = HASHED.get(name) or f"{name} was {self.facts.get(name)!r} and is {value!r}"
+        was, now = _by_name(self.facts), _by_name(facts)
+        for name in {**now, **was}:
+            if was.get(name) != now.get(name):
+                before, after = (repr(each[name]) if name in each else "not set" for each in (was, now))
+                fact = HASHED.get(name) or f"{name} was {before} and is {after}"
                 raise BatchError(f"a job must be resumed as it began, {fact}; change it back or start anew")
 
     def has(self, number: int) -> bool:
@@ -193,6 +197,14 @@ class Journal:
             self._file.flush()
         except OSError as error:
             raise BatchError(f"answers must be written, {self.path}: {error.strerror}; make room and resume") from error
+
+
+def _by_name(facts: Facts) -> Facts:
+    """The defaults of rows by their flags, beside all else."""
+    defaults = facts.get("defaults", {})
+    return {name: value for name, value in facts.items() if name != "defaults"} | {
+        flag_of(name): defaults[name] for name in defaults
+    }
 
 
 def _open_alone(path: Path) -> BinaryIO | None:

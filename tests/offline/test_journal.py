@@ -134,7 +134,9 @@ def test_what_is_no_journal_or_has_lost_its_first_line_is_not_resumed_and_stays(
     path = output.with_name("out.jsonl.partial")
     for content in (b"X" + written[1:], b"what somebody keeps there\n" * 1000):
         path.write_bytes(content)
-        with pytest.raises(BatchError, match="or its first line is damaged; move it away"):
+        with pytest.raises(
+            BatchError, match="first line is damaged; move it away, or give --overwrite instead of --resume$"
+        ):
             journal(output, resume=True)
         assert path.read_bytes() == content
 
@@ -231,6 +233,24 @@ def test_another_job_is_not_resumed(output, written):
     again = journal(output, resume=True)
     with pytest.raises(BatchError, match="seed was 1 and is 2"):
         again.describe(FACTS | {"seed": 2})
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ({}, {"temperature": 0.5}, "--temperature was not set and is 0.5"),
+        ({"top_p": 1.0}, {}, "--top-p was 1.0 and is not set"),
+        ({"top_k": 1, "top_p": 1.0}, {"top_k": 2, "top_p": 1.0}, "--top-k was 1 and is 2"),
+    ],
+)
+def test_another_default_is_told_by_its_flag(output, was, now, said):
+    first = journal(output)
+    first.describe(FACTS | {"defaults": was})
+    first.close()
+    again = journal(output, resume=True)
+    with pytest.raises(BatchError, match=f", {said}; change it back or start anew"):
+        again.describe(FACTS | {"defaults": now})
     again.close()
 
 
