@@ -81,7 +81,7 @@ class Report:
         if is_brief and self.details:
             more = f"{len(self.details)} facts of the start: -v shows them, --json writes them"
             facts = [*self.facts, ("more", more)]
-        blocks = [f"## {self.verb}", lines_of(("fact", ""), facts)]
+        blocks = [f"## {self.verb}", *([lines_of(("fact", ""), facts)] if facts else [])]
         for table in self.tables:
             name, rows = table.columns[0], (old or {}).get("tables", {}).get(table.title, [])
             before = {row.get(name): row for row in rows}
@@ -202,9 +202,9 @@ def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
 
 def _stacked(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
     """The names of columns in lines, the last one full, that make no column wider than it must be."""
-    least = [max(map(len, name.split())) for name in head]
+    least = [max(map(len, name.split()), default=1) for name in head]
     widths = _widths([[" " * size for size in least], *rows])
-    parts = [textwrap.wrap(name, size) for name, size in zip(head, widths, strict=True)]
+    parts = [textwrap.wrap(name, size) or [""] for name, size in zip(head, widths, strict=True)]
     height = max(map(len, parts))
     return [*zip(*([""] * (height - len(one)) + one for one in parts), strict=True)]
 
@@ -215,4 +215,4 @@ def _filled(line: str, width: int, indent: str) -> str:
         return line
     first, rest = line[: len(indent)], line[len(indent) :]
     parts = textwrap.wrap(rest, width - len(indent), break_long_words=False, break_on_hyphens=False)
-    return "\n".join([first + parts[0], *(indent + part for part in parts[1:])])
+    return "\n".join([first + "".join(parts[:1]), *(indent + part for part in parts[1:])])

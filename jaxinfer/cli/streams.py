@@ -42,7 +42,7 @@ def guard_streams() -> None:
     if sys.stdin is None:
         sys.stdin = open(os.devnull)  # noqa: SIM115 it lives as long as the program
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 as above
+        sys.stderr = open(os.devnull, "w", errors="backslashreplace")  # noqa: SIM115 as above
     if sys.stdout is sys.__stdout__:
         sys.stdout = guarded(1)
 
@@ -58,11 +58,12 @@ def _occupy_closed() -> None:
 
 
 def guarded(descriptor: int) -> io.TextIOWrapper:
-    """A text stream over a StandardOutput, with the encoding of Python's own."""
+    """A text stream over a StandardOutput, with the encoding of Python's own. A character that the encoding has not,
+    as half of a surrogate pair in a JSON file, is written as its escape, as on Python's standard error.
+    """
     raw = StandardOutput(descriptor, "w", closefd=False)
-    was = sys.stdout
-    encoding, errors = (was.encoding, was.errors) if was is not None else (None, None)
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=raw.isatty())
+    encoding = sys.stdout.encoding if sys.stdout is not None else None
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=raw.isatty())
 
 
 def drop_output() -> None:

@@ -191,7 +191,7 @@ def config_from_hf(raw: Mapping[str, Any]) -> DenseConfig:
     config.must_be("model_type", (traits.model_type,), f"{architecture} is a model of that type")
     heads = config.integer("num_attention_heads", high=2**12)
     kv_heads = config.integer("num_key_value_heads", heads, high=2**12)
-    if heads % kv_heads:
+    if heads % kv_heads and config.value("num_attention_heads") is heads:  # else that is what is wrong
         config.refuse("num_key_value_heads", f"must divide num_attention_heads ({heads})", CHECK)
     hidden = config.integer("hidden_size")
     vocab_size = config.integer("vocab_size")
@@ -272,7 +272,7 @@ def _head_dim(config: HFConfig, hidden: int, heads: int) -> int:
     if not config.has("head_dim") and hidden % heads:
         config.refuse("head_dim", f"must be given when {heads} heads do not divide hidden_size {hidden}", "add it")
         return 2
-    head_dim = config.integer("head_dim", hidden // heads, high=2**12)
+    head_dim = config.integer("head_dim", hidden // heads, low=2, high=2**12)
     if head_dim % 2:
         config.refuse("head_dim", "must be even, since its halves are rotated", CHECK)
         return 2

@@ -102,8 +102,13 @@ class OpenBatch:
             self.tally.num_before, self.tally.num_errors_before = journal.num_done, journal.num_errors
             if journal.num_cut_bytes:
                 size = counted(journal.num_cut_bytes, "byte")
-                torn = f"repaired an unfinished line of {size} was cut from {journal.path}"
-                self.tally.notes.append(torn)
+                self.tally.notes.append(f"repaired by a cut of {size} behind the last whole line of {journal.path}")
+            if lines := journal.damaged_lines:
+                alone = len(lines) == 1
+                what = f"line {lines[0]:,}" if alone else f"{len(lines):,} lines, the first line {lines[0]:,},"
+                cure = f"what only {'it' if alone else 'they'} had was answered anew"
+                lost = f"{what} of {journal.path} had no whole answer; {cure}"
+                self.tally.notes.append(f"damaged  {lost}")
 
     @property
     def is_finished(self) -> bool:

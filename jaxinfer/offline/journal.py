@@ -1,7 +1,8 @@
 """The journal of a job: what it has answered so far, beside the output that it will become.
 
 OUT.partial begins with what the job is, then has one line per answered row, each with a checksum. A line is there as a
-whole or not at all: whatever follows the last good one, however the process ended, is cut off before the job goes on.
+whole or not at all: whatever follows the last good one, however the process ended, is cut off before the job goes on. A
+damaged line before a good one is passed over, and its row answered anew, behind rows that follow it.
 
 While OUT.partial is there, even an empty one, the job is not finished, and an output beside it is what it replaces. So
 it is there before anything else is done, and goes when the output is in its place, or when there is none.
@@ -9,6 +10,7 @@ it is there before anything else is done, and goes when the output is in its pla
 
 import contextlib
 import fcntl
+import heapq
 import json
 import os
 import zlib
@@ -16,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from jaxinfer.config import flag_of
 from jaxinfer.errors import BatchError, file_fault
 from jaxinfer.offline.disk import sync_folder
 from jaxinfer.offline.records import Record
@@ -29,7 +32,7 @@ HASHED = {  # facts that are hashes, and what it means that one is another
 
 
 class Journal:
-    """Invariant: while it is open no other process has it open, and each row has at most one record in it."""
+    """Invariant: while it is open no other process has it open, and each row has at most one record that counts."""
 
     def __init__(self, output: Path, *, resume: bool, overwrite: bool) -> None:
         """resume: go on with what is there, if anything is.    overwrite: lose it, and the output in the end.
@@ -41,7 +44,13 @@ class Journal:
         self.facts: Facts | None = None  # of the job that is resumed
         self.num_done = self.num_errors = self.num_cut_bytes = 0
         self._open_file: BinaryIO | None = None
+        self.damaged_lines: list[int] = []  # before the last good one, by number from 1
         self._done = bytearray()  # a bit for each row
+        self._last_number = -1
+        self._late: list[
+            tuple[int, int]
+        ] = []  # rows of an ordered job that stand behind later ones, each with its place
+        self._repeats: set[int] = set()  # places of records whose rows have an earlier one
         self.is_finished = False  # whether the job that is to be resumed has become its output already
         self._may_replace = resume or overwrite  # an output that is there
         file = None
@@ -80,16 +89,26 @@ class Journal:
             if self.num_bytes:
                 fact = f"{self.path} has answers of one that did not end"
                 raise BatchError(f"a new job must not overwrite another, {fact}; add --resume to go on, or --overwrite")
-        end = 0
-        for record, after in _good_records(self._file):
+        end, damaged = 0, []
+        for at, (record, place, after) in enumerate(_records(self._file), 1):
+            if record is None:
+                if at == 1:
+                    break
+                damaged.append(at)
+                continue
             end = after
-            if self.facts is None:
+            self.damaged_lines += damaged
+            damaged.clear()
+            if at == 1:
                 self.facts = json.loads(record.line)
+            elif self.has(record.number):
+                self._repeats.add(place)
             else:
-                self._note(record)
+                self._note(record, place)
         if self.facts is None and self._has_line():
             fact = f"{self.path} is none, or its first line is damaged"
-            raise BatchError(f"a job's journal must say what the job is, {fact}; move it away, or add --overwrite")
+            cure = "move it away, or give --overwrite instead of --resume"
+            raise BatchError(f"a job's journal must say what the job is, {fact}; {cure}")
         self.num_cut_bytes = self._file.seek(0, os.SEEK_END) - end
         self._file.truncate(end)
         self._file.seek(end)
@@ -119,9 +138,11 @@ class Journal:
             self.facts = facts
             self._write(Record(0, 0, json.dumps(facts).encode()))
             return
-        for name, value in facts.items():
-            if self.facts.get(name) != value:
-                fact = HASHED.get(name) or f"{name} was {self.facts.get(name)!r} and is {value!r}"
+        was, now = _by_name(self.facts), _by_name(facts)
+        for name in {**now, **was}:
+            if was.get(name) != now.get(name):
+                before, after = (repr(each[name]) if name in each else "not set" for each in (was, now))
+                fact = HASHED.get(name) or f"{name} was {before} and is {after}"
                 raise BatchError(f"a job must be resumed as it began, {fact}; change it back or start anew")
 
     def has(self, number: int) -> bool:
@@ -131,15 +152,17 @@ class Journal:
     def put(self, record: Record) -> None:
         """Write it, so that it survives the end of this process."""
         assert not self.has(record.number), f"row {record.number} was answered before"
+        place = self.num_bytes
         self._write(record)
-        self._note(record)
+        self._note(record, place)
 
     def records(self) -> Iterator[Record]:
-        """All answers, in the order in which they were written."""
-        with self.path.open("rb") as file:
-            for position, (record, _) in enumerate(_good_records(file)):
-                if position:
-                    yield record
+        """All answers, in the order of their rows if the job is ordered, else as they were written."""
+        late = sorted(self._late)
+        apart = {0, *self._repeats, *(place for _, place in late)}  # at 0 is what the job is
+        with self.path.open("rb") as file, self.path.open("rb") as other:
+            on_time = (record for record, place, _ in _records(file) if record is not None and place not in apart)
+            yield from heapq.merge(on_time, (_record_at(other, place) for _, place in late), key=_number)
 
     def remove(self) -> None:
         """The output is complete; nothing is left to resume."""
@@ -155,7 +178,11 @@ class Journal:
         with contextlib.suppress(OSError):  # of what could not be written, which _write has told of
             self._file.close()
 
-    def _note(self, record: Record) -> None:
+    def _note(self, record: Record, place: int) -> None:
+        if record.number > self._last_number:
+            self._last_number = record.number
+        elif self.facts is not None and self.facts.get("ordered"):
+            self._late.append((record.number, place))
         byte, bit = divmod(record.number, 8)
         if byte >= len(self._done):
             self._done.extend(bytes(byte + 1 - len(self._done) + len(self._done) // 8))
@@ -170,6 +197,14 @@ class Journal:
             self._file.flush()
         except OSError as error:
             raise BatchError(f"answers must be written, {self.path}: {error.strerror}; make room and resume") from error
+
+
+def _by_name(facts: Facts) -> Facts:
+    """The defaults of rows by their flags, beside all else."""
+    defaults = facts.get("defaults", {})
+    return {name: value for name, value in facts.items() if name != "defaults"} | {
+        flag_of(name): defaults[name] for name in defaults
+    }
 
 
 def _open_alone(path: Path) -> BinaryIO | None:
@@ -203,16 +238,24 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def _good_records(file: BinaryIO) -> Iterator[tuple[Record, int]]:
-    """Each record with where it ends, up to the first that is not whole."""
+def _records(file: BinaryIO) -> Iterator[tuple[Record | None, int, int]]:
+    """Each line's record, None of a line that is not whole, with where it begins and ends."""
     file.seek(0)
     end = 0
     for line in file:
-        record = _parse(line)
-        if record is None:
-            return
-        end += len(line)
-        yield record, end
+        begin, end = end, end + len(line)
+        yield _parse(line), begin, end
+
+
+def _record_at(file: BinaryIO, place: int) -> Record:
+    file.seek(place)
+    record = _parse(file.readline())
+    assert record is not None, f"the record at {place} was whole"
+    return record
+
+
+def _number(record: Record) -> int:
+    return record.number
 
 
 def _parse(line: bytes) -> Record | None:

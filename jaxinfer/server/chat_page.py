@@ -5,6 +5,7 @@ from a file. Source: Content Security Policy Level 3, https://www.w3.org/TR/CSP3
 """
 
 import hashlib
+import re
 from importlib.resources import files
 
 from starlette.requests import Request
@@ -27,7 +28,10 @@ def _read(name: str) -> str:
 
 
 _STYLE = _read("vendor/temml.css") + _read("chat.css")
-_OURS = "".join(_read(f"{name}.js") for name in SCRIPTS)
+_COMMENT = re.compile(
+    r"^ *(//[^\n]*|/\*\*.*?\*/)\n", re.MULTILINE | re.DOTALL
+)  # in lines of its own; browsers need none
+_OURS = "".join(_COMMENT.sub("", _read(f"{name}.js")) for name in SCRIPTS)
 _SCRIPT = "".join(_read(f"vendor/{name}.js") for name in VENDORED) + f"(() => {{\n'use strict';\n{_OURS}}})();\n"
 
 

@@ -1,6 +1,7 @@
 """Reports: Markdown for people, JSON for the next comparison."""
 
 import json
+import random
 
 import pytest
 
@@ -96,6 +97,44 @@ def test_what_is_no_report_is_refused_with_its_name(tmp_path, content):
     file.write_text(content)
     with pytest.raises(ConfigError, match=r"--compare must name a file that --json wrote.*old\.json"):
         read_json(str(file))
+
+
+ODD = [
+    "",
+    " ",
+    "a",
+    " " * 300,
+    "\n" * 300,
+    "\t\r\x0b\x85\u2028",
+    "word " * 60,
+    "x" * 300,
+    "\ud800",
+    "-",
+    "|",
+    "of %",
+    "\xa0" * 99,
+]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_saved_report_can_be_shown_at_every_width(tmp_path, seed):
+    draw = random.Random(seed)
+    figures = [*ODD, None, 0, -1, 0.0, 1e308, 10**307, float("inf"), float("nan")]
+
+    def rows() -> list[dict[str, object]]:
+        names = draw.sample(ODD, draw.randint(1, 5))
+        return [{name: draw.choice(figures) for name in names} for _ in range(draw.randint(0, 4))]
+
+    for at in ("new", "old"):
+        tables = {draw.choice(ODD): rows() for _ in range(draw.randint(0, 3))}
+        facts = {draw.choice(ODD): draw.choice(ODD) for _ in range(draw.randint(0, 3))}
+        notes = draw.choices(ODD, k=draw.randint(0, 3))
+        saved = {"verb": draw.choice(ODD), "facts": facts, "tables": tables, "notes": notes}
+        (tmp_path / at).write_text(json.dumps({"tables": {}} if draw.random() < 0.1 else saved))
+    new, old = (read_json(str(tmp_path / name)) for name in ("new", "old"))
+    for width in (None, 1, 20, 24, 40, 80, 500):
+        for before in (None, old, new):
+            assert as_saved(new).as_markdown(before, width=width).startswith(f"## {new['verb']}")
 
 
 def test_percentiles_are_interpolated():

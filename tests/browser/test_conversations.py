@@ -185,6 +185,80 @@ def test_what_is_exported_is_imported_elsewhere_as_it_was(open_chat: Callable[..
     assert len(other.titles) == 2
 
 
+def test_an_import_replaces_no_message(open_chat: Callable[..., Chat]) -> None:
+    """Both sides went on, and whichever says the later time: neither is lost, and a second import adds nothing."""
+    first, other = open_chat(), open_chat()
+    first.ask("One")
+    earlier = export(first)
+    assert bring(other, earlier) == "Imported 1 of 1."
+    first.ask("Here")
+    other.button("One").click()
+    other.ask("There")
+    here = export(first)
+    for later_ms in (0, 10**11, -(10**11)):
+        here["conversations"][0]["changed"] += later_ms
+        is_new = later_ms == 0
+        said = "Imported 1 of 1, 1 of them beside what went on differently here."
+        assert bring(other, here) == (said if is_new else "Imported 0 of 1; this browser has the others already.")
+        assert other.titles == ["One", "One"] and other.said[2:] == ["There", "Answer 1 to: There"]
+    texts = {tuple(node.get("text", "") for node in each["nodes"]) for each in export(other)["conversations"]}
+    asked = ("", "One", "Answer 1 to: One")
+    assert texts == {(*asked, "Here", "Answer 1 to: Here"), (*asked, "There", "Answer 1 to: There")}
+    earlier["conversations"][0]["changed"] += 10**11
+    assert bring(first, earlier) == "Imported 0 of 1; this browser has the others already."
+    assert first.said[2:] == ["Here", "Answer 1 to: Here"]
+
+
+def test_an_import_brings_more_messages_into_a_conversation(open_chat: Callable[..., Chat]) -> None:
+    first, other = open_chat(), open_chat()
+    first.ask("One")
+    assert bring(other, export(first)) == "Imported 1 of 1."
+    other.button("One").click()
+    other.button("Edit").first.click()
+    other[".editing textarea"].fill("half an ed")
+    first.ask("Two")
+    content = export(first)
+    content["conversations"][0]["changed"] = 1  # a clock that is wrong
+    assert bring(other, content) == "Imported 1 of 1."
+    assert other.titles == ["One"] and other.said[1:] == ["Answer 1 to: One", "Two", "Answer 1 to: Two"]
+    assert other[".editing textarea"].input_value() == "half an ed"
+
+
+def rename(chat: Chat) -> None:
+    chat.button("Rename One").click()
+    chat["#conversations input"].fill("Renamed")
+    chat["#conversations input"].press("Enter")
+
+
+def set_temperature(chat: Chat) -> None:
+    chat.page.keyboard.press("Control+,")
+    chat["#s-temperature"].fill("1")
+    chat.page.keyboard.press("Escape")
+
+
+def choose(chat: Chat) -> None:
+    chat.button("Previous version").click()
+
+
+@pytest.mark.parametrize("change", [rename, set_temperature, choose])
+def test_a_change_without_a_message_is_imported_too(
+    open_chat: Callable[..., Chat], change: Callable[[Chat], None]
+) -> None:
+    first, other = open_chat(), open_chat()
+    first.ask("One")
+    first.button("Regenerate").click()
+    first.waits_for(".version", "2 / 2")
+    first.ended()
+    assert bring(other, export(first)) == "Imported 1 of 1."
+    change(first)
+    content = export(first)
+    assert bring(other, content) == "Imported 1 of 1."
+    (made,), (given,) = export(other)["conversations"], content["conversations"]
+    assert [made[name] for name in ("title", "settings")] == [given[name] for name in ("title", "settings")]
+    assert [node["chosen"] for node in made["nodes"]] == [node["chosen"] for node in given["nodes"]]
+    assert bring(other, content) == "Imported 0 of 1; this browser has the others already."
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -279,7 +353,7 @@ def test_an_imported_answer_without_an_end_is_not_said_to_be_cut(chat: Chat) -> 
     chat.ask("Mine")
     content = export(chat)
     (conversation,) = content["conversations"]
-    conversation["changed"] += 1_000
+    conversation["saved"] += 1_000
     del conversation["nodes"][2]["end"]
     assert bring(chat, content) == "Imported 1 of 1."
     chat.waits_for(".assistant .end", "The imported file does not say how this answer ended.")
@@ -291,10 +365,11 @@ def test_what_is_imported_is_text_like_all_else(chat: Chat) -> None:
     content = export(chat)
     evil = "<img src=x onerror=window.pwned=1>"
     (conversation,) = content["conversations"]
-    conversation.update(title=evil, changed=conversation["changed"] + 1_000, __proto__={"a": 1})
+    conversation.update(id="ab", title=evil, changed=conversation["changed"] + 1_000, __proto__={"a": 1})
     conversation["nodes"][1].update(text=evil, files=[{"name": evil, "text": evil}], onclick=evil)
     conversation["nodes"][2].update(text=evil, calls=[{"name": evil, "arguments": evil}], stats={"model": evil})
     assert bring(chat, content) == "Imported 1 of 1."
+    chat["#conversations .open"].first.click()
     chat.waits_for(".said", evil)
     assert chat["img"].count() == 0 and chat.page.evaluate("window.pwned") is None
 

@@ -71,6 +71,80 @@ def test_a_draft_of_a_new_chat_outlives_a_reload(chat: Chat) -> None:
     assert chat.ask("new") == "Answer 1 to: new"
 
 
+def test_a_draft_of_a_new_chat_outlives_the_deletion_of_another(chat: Chat) -> None:
+    chat.ask("First")
+    chat.button("New chat").click()
+    chat["#input"].fill("new")
+    chat.button("First").click()
+    chat["#conversations .open"].press("Delete")
+    assert chat["#input"].input_value() == "new" and chat["#empty"].is_visible()
+    chat.page.reload()
+    chat.waits_for("#empty")
+    assert chat["#input"].input_value() == "new"
+
+
+@pytest.mark.parametrize("place", ["shown", "left", "left for a new chat"])
+def test_what_is_typed_where_another_tab_deletes_is_a_new_chat_s(chat: Chat, place: str) -> None:
+    chat.ask("First")
+    chat.button("New chat").click()
+    chat.ask("Second")
+    chat.button("First").click()
+    chat["#input"].fill("half a thou")
+    chat.button("Edit").first.click()
+    chat[".editing textarea"].fill("half an ed")
+    if place == "left":
+        chat.button("Second").click()
+        chat["#input"].fill("mine")
+    elif place == "left for a new chat":
+        chat.button("New chat").click()
+    other = chat.new_page(chat.server)
+    other.locator("#conversations .open", has_text="First").press("Delete")
+    notice = chat.waits_for("main .notice.shown")
+    assert notice.inner_text() == "Another tab deleted “First”. What you typed there is in a new chat."
+    assert chat.titles == ["Second"]
+    if place == "left":
+        assert chat["#input"].input_value() == "mine" and chat.said[0] == "Second"
+        chat.button("New chat").click()
+    assert chat["#empty"].is_visible() and chat[".editing"].count() == 0
+    assert chat["#input"].input_value() == "half an ed\nhalf a thou"
+    reload(chat)
+    assert chat["#empty"].is_visible() and chat["#input"].input_value() == "half an ed\nhalf a thou"
+    other.get_by_role("button", name="Undo").click()
+    chat.waits_for("#conversations .open", "First").click()
+    assert chat["#input"].input_value() == "" and chat[".editing"].count() == 0
+
+
+def set_temperature(chat: Chat, value: str) -> None:
+    chat.page.keyboard.press("Control+,")
+    chat["#s-temperature"].fill(value)
+    chat.page.keyboard.press("Escape")
+
+
+def test_settings_of_a_new_chat_outlive_a_reload_and_another_conversation(chat: Chat, llm: Any) -> None:
+    chat.ask("First")
+    set_temperature(chat, "0.25")
+    chat.button("New chat").click()
+    assert chat["#chosen"].inner_text() == "temperature 0.25"
+    reload(chat)
+    assert chat["#chosen"].inner_text() == "temperature 0.25" and chat["#empty"].is_visible()
+    set_temperature(chat, "0.5")
+    for way in (reload, leave_and_return):
+        way(chat)
+        if way is leave_and_return:
+            assert chat["#chosen"].inner_text() == "temperature 0.25"
+            chat.button("New chat").click()
+        assert chat["#chosen"].inner_text() == "temperature 0.5" and chat["#empty"].is_visible()
+    chat.ask("New")
+    chat.button("First").click()
+    set_temperature(chat, "1")
+    chat.button("New chat").click()  # nothing was chosen in this one: it is as the one before
+    assert chat["#chosen"].inner_text() == "temperature 1"
+    leave_and_return(chat)
+    set_temperature(chat, "2")
+    chat.button("New chat").click()
+    assert chat["#chosen"].inner_text() == "temperature 2"
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("button", ["Edit", "Edit the answer"])
 def test_a_half_typed_edit_outlives(chat: Chat, way: Callable[[Chat], None], button: str) -> None:

@@ -1,5 +1,6 @@
 """Standard streams that are closed, full or read by nobody: one line and one exit code for every verb."""
 
+import json
 import os
 import subprocess
 import sys
@@ -89,3 +90,16 @@ def test_a_closed_standard_input_is_an_empty_one_and_no_file_takes_its_place():
     program += "print(repr(sys.stdin.read()), sys.stdin.isatty(), os.open('/', 0) > 2)"
     words = ["sh", "-c", '"$@" <&- 2>&-', "sh", sys.executable, "-c", program]
     assert subprocess.run(words, env=PATH, capture_output=True, text=True).stdout == "'' False True\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8:surrogateescape", "latin-1"])
+def test_a_character_that_standard_output_has_not_is_written_as_its_escape(tmp_path, encoding):
+    odd = "\udcff\ud800 \U0001f600"
+    report = {"verb": odd, "tables": {odd: [{odd: odd}]}, "facts": {odd: odd}, "notes": [odd]}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [odd], "model_type": odd}))
+    for words in (["bench", "show", str(tmp_path / "report.json")], ["show", str(tmp_path)]):
+        program = [sys.executable, "-c", CALL, *words]
+        done = subprocess.run(program, env={**PATH, "PYTHONIOENCODING": encoding}, capture_output=True)
+        assert done.returncode == 0, done.stderr.decode()
+        assert odd.encode(encoding.partition(":")[0], "backslashreplace") in done.stdout

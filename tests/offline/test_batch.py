@@ -149,6 +149,22 @@ def test_a_run_that_ended_anywhere_is_resumed_to_the_same_output(dry, tmp_path, 
     assert not journal.exists()
 
 
+def test_a_damaged_line_costs_its_own_answer_and_the_summary_names_it(dry, tmp_path):
+    source, output = write(tmp_path / "in.jsonl", plain_rows()), tmp_path / "out.jsonl"
+    whole, journal = tmp_path / "whole.jsonl", tmp_path / "out.jsonl.partial"
+    do(dry, BatchJob(input=str(source), output=str(whole)))
+    with open_batch(BatchJob(input=str(source), output=str(output))) as job:
+        dry.run(job.run)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:9], b"X" + lines[9], *lines[10:], lines[20], b"torn"]))
+    tally = do(dry, BatchJob(input=str(source), output=str(output), resume=True))
+    assert (tally.num_before, tally.num_rows) == (59, 1) and output.read_bytes() == whole.read_bytes()
+    assert tally.notes == [
+        f"repaired by a cut of 4 bytes behind the last whole line of {journal}",
+        f"damaged  line 10 of {journal} had no whole answer; what only it had was answered anew",
+    ]
+
+
 def test_a_finished_job_is_left_alone_when_it_is_resumed(dry, tmp_path):
     source, output = write(tmp_path / "in.jsonl", plain_rows(3)), tmp_path / "out.jsonl"
     output.write_text("done")

@@ -4,6 +4,8 @@ import errno
 import fcntl
 import multiprocessing
 import os
+import random
+import zlib
 
 import pytest
 
@@ -78,11 +80,63 @@ def test_garbage_behind_the_last_record_is_cut(output, written):
         assert path.read_bytes() == written
 
 
+def line_of(record: Record) -> bytes:
+    content = b"%d %d %b" % (record.number, record.status, record.line)
+    return b"%08x %b\n" % (zlib.crc32(content), content)
+
+
+def damaged(line: bytes, chance: random.Random) -> bytes:
+    at = chance.randrange(len(line))
+    return line[:at] + chance.choice([b"", b"\n", b"\n\n", b"\xff", line]) + line[at + 1 :]
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("ordered", [True, False])
+def test_damage_anywhere_loses_no_answer_of_another_line_and_no_row_has_two(output, ordered, seed):
+    chance = random.Random(seed)
+    rows = [Record(number, chance.choice([200, 400]), b'{"row":%d}' % number) for number in range(40)]
+    put = rows if ordered else chance.sample(rows, 40)
+    job = journal(output)
+    for begin in range(0, 40, 10):
+        job.describe(FACTS | {"ordered": ordered})
+        for record in put[: begin + 10]:
+            if not job.has(record.number):
+                job.put(record)
+        job.close()
+        head, *lines = job.path.read_bytes().splitlines(keepends=True)
+        for at in chance.sample(range(len(lines)), chance.randint(0, 3)):
+            lines[at] = damaged(lines[at], chance)
+        job.path.write_bytes(head + b"".join(lines + chance.sample(lines, 2)))
+        after = {*job.path.read_bytes().splitlines(keepends=True)}
+        whole = {record.number for record in rows if line_of(record) in after}
+        job = journal(output, resume=True)
+        assert {number for number in range(40) if job.has(number)} == whole
+    for record in put:
+        if not job.has(record.number):
+            job.put(record)
+    found = list(job.records())
+    assert sorted(found, key=lambda record: record.number) == rows and (not ordered or found == rows)
+    assert (job.num_done, job.num_errors) == (40, sum(record.status != 200 for record in rows))
+    job.close()
+
+
+def test_a_damaged_line_is_named_by_its_number(output, written):
+    lines = written.splitlines(keepends=True)
+    for bad, numbers in ((1, [2]), (2, [3]), (3, [])):
+        content = b"".join(b"X" + line if at == bad else line for at, line in enumerate(lines))
+        output.with_name("out.jsonl.partial").write_bytes(content)
+        again = journal(output, resume=True)
+        assert (again.num_done, again.damaged_lines, again.num_cut_bytes > 0) == (2, numbers, not numbers)
+        again.close()
+
+
 def test_what_is_no_journal_or_has_lost_its_first_line_is_not_resumed_and_stays(output, written):
     path = output.with_name("out.jsonl.partial")
     for content in (b"X" + written[1:], b"what somebody keeps there\n" * 1000):
         path.write_bytes(content)
-        with pytest.raises(BatchError, match="or its first line is damaged; move it away"):
+        with pytest.raises(
+            BatchError, match="first line is damaged; move it away, or give --overwrite instead of --resume$"
+        ):
             journal(output, resume=True)
         assert path.read_bytes() == content
 
@@ -179,6 +233,24 @@ def test_another_job_is_not_resumed(output, written):
     again = journal(output, resume=True)
     with pytest.raises(BatchError, match="seed was 1 and is 2"):
         again.describe(FACTS | {"seed": 2})
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ({}, {"temperature": 0.5}, "--temperature was not set and is 0.5"),
+        ({"top_p": 1.0}, {}, "--top-p was 1.0 and is not set"),
+        ({"top_k": 1, "top_p": 1.0}, {"top_k": 2, "top_p": 1.0}, "--top-k was 1 and is 2"),
+    ],
+)
+def test_another_default_is_told_by_its_flag(output, was, now, said):
+    first = journal(output)
+    first.describe(FACTS | {"defaults": was})
+    first.close()
+    again = journal(output, resume=True)
+    with pytest.raises(BatchError, match=f", {said}; change it back or start anew"):
+        again.describe(FACTS | {"defaults": now})
     again.close()
 
 

@@ -149,10 +149,14 @@ class Page {
     this.focusInput();
   }
 
-  /** A conversation without messages: the one that is shown or has a draft, if there is one. */
-  newChat() {
+  /** A conversation without messages: the one that is shown or has a draft or settings of its own, or a new one. */
+  get blank() {
     const blank = [this.current, this.drafts.blank].find((each) => each?.nodes.length === 1);
-    this.open(blank ?? newConversation(this.current.settings));
+    return blank ?? newConversation(this.current.settings);
+  }
+
+  newChat() {
+    this.open(this.blank);
     this.sidebar.closeIfNarrow();
   }
 
@@ -170,6 +174,12 @@ class Page {
   }
 
   async save(conversation) {
+    conversation.saved = Date.now();
+    await this.put(conversation);
+  }
+
+  /** Save it as it is: what was made elsewhere, or earlier, was not changed now. */
+  async put(conversation) {
     if (conversation.nodes.length === 1) return;
     this.conversations.set(conversation.id, conversation);
     await this.store.put(conversation);
@@ -180,11 +190,26 @@ class Page {
     if (this.runs.has(id)) return;
     const found = await this.store.get(id);
     if (this.runs.has(id)) return;
+    const gone = !found && this.conversations.get(id);
     if (found) this.adopt(found);
     else this.conversations.delete(id);
+    if (gone) this.rescue(gone);
     const looked = found && this.look(this.conversations.get(id));
     this.finish(this.conversations.get(id));
     await looked;
+  }
+
+  /** What is typed in a conversation that another tab has deleted is a new chat's draft. */
+  rescue(gone) {
+    const { drafts } = this;
+    drafts.keep(this.current, drafts.shown);
+    const typed = [drafts.draftOf(gone), ...(drafts.edits.get(gone.id)?.values() ?? [])].filter(isSome);
+    if (!typed.length) return;
+    const { blank } = this;
+    if (gone === this.current) this.open(blank);
+    for (const each of [drafts.kept, drafts.edits]) each.delete(gone.id);
+    for (const each of typed) drafts.giveBack(blank, this.current, each);
+    notify(`Another tab deleted \u201c${gone.title}\u201d. What you typed there is in a new chat.`);
   }
 
   /** Have what another tab has saved in the conversation that is shown: its messages keep their elements. */
@@ -216,10 +241,10 @@ class Page {
     this.conversations.delete(conversation.id);
     this.store.remove(conversation.id);
     this.server.endSession(conversation.id);
-    if (conversation === this.current) this.open(newConversation(conversation.settings));
+    if (conversation === this.current) this.open(this.blank);
     else this.sidebar.show();
     notify(`Deleted \u201c${conversation.title}\u201d.`, "Undo", () => {
-      this.save(conversation);
+      this.put(conversation);
       this.open(conversation);
     });
   }
@@ -237,6 +262,7 @@ class Page {
     if (isHeld) this.settings.fill(this.current.settings);
     else {
       this.current.settings[name] = value;
+      this.current.isSet = true;
       this.save(this.current);
       this.showChosen();
     }
@@ -664,7 +690,7 @@ class Page {
     if (wrong.length) notify(`The file is without the wrong settings of ${wrong.join(", ")}.`);
   }
 
-  /** Add the conversations of a file; of one that is here already the newer stays. */
+  /** Add the conversations of a file. One that is here already is replaced by one that has all its messages, else both stay. */
   async addFrom(file) {
     let found;
     try {
@@ -673,18 +699,23 @@ class Page {
       notify(`Nothing was imported: ${error.message}.`);
       return;
     }
-    const isNew = ({ id, changed }) => !this.runs.has(id) && !this.turns.mayBeElsewhere(id) && !(this.conversations.get(id)?.changed >= changed);
-    const taken = found.filter(isNew);
-    for (const conversation of taken) {
-      this.drafts.edits.delete(conversation.id); // they are of other messages
-      this.save(conversation);
-    }
-    this.drafts.save(this.current);
+    let copies = 0;
+    const taken = found.filter((each) => {
+      const have = this.conversations.get(each.id);
+      const isHere = have && isWithin(each, have);
+      if (!have || (!this.isRunning(have) && isWithin(have, each))) return !isHere || each.saved > (have.saved ?? have.changed);
+      each.id = newId();
+      const isCopy = ![...this.conversations.values()].some((other) => isWithin(each, other));
+      copies += isCopy;
+      return isCopy;
+    });
+    for (const conversation of taken) this.put(conversation);
     const same = taken.find(({ id }) => id === this.current.id);
     if (same) this.open(same);
     this.sidebar.show();
     const rest = found.length - taken.length;
-    notify(`Imported ${taken.length} of ${found.length}${rest ? "; this browser has the others already" : ""}.`);
+    const beside = copies ? `, ${copies} of them beside what went on differently here` : "";
+    notify(`Imported ${taken.length} of ${found.length}${beside}${rest ? "; this browser has the others already" : ""}.`);
   }
 
   editLast(event) {

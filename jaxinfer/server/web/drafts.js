@@ -9,7 +9,7 @@ class Drafts {
     this.attachments = attachments;
     this.kept = new Map(); // by the conversation's id: text and files
     this.edits = new Map(); // by the conversation's id: the messages that are being edited, by their numbers
-    this.blank = null; // the conversation without messages that was left with a draft
+    this.blank = null; // the conversation without messages that was left with a draft or settings of its own
     this.isRestored = false; // until then, what the last page wrote down stands
     this.sending = 0; // drafts that are neither sent nor given back yet
   }
@@ -39,7 +39,7 @@ class Drafts {
   /** An empty draft is kept too: one of its files may still be being read. */
   keep(conversation, draft) {
     this.kept.set(conversation.id, draft);
-    if (conversation.nodes.length === 1 && isSome(draft)) this.blank = conversation;
+    if (conversation.nodes.length === 1 && (conversation.isSet || isSome(draft))) this.blank = conversation;
     else if (conversation.id === this.blank?.id) this.blank = null;
   }
 
@@ -87,16 +87,17 @@ class Drafts {
   save(current) {
     if (!this.isRestored || this.sending) return;
     this.keep(current, this.shown);
+    const blank = current.nodes.length === 1 && describe(current.settings) ? current : this.blank;
     const said = "did not save the files of what you have typed";
-    if (!remember(session, DRAFTS, this.written(), said))
-      remember(session, DRAFTS, this.written((name, value) => (name === "files" ? [] : value)), "did not save what you have typed");
+    if (!remember(session, DRAFTS, this.written(blank), said))
+      remember(session, DRAFTS, this.written(blank, (name, value) => (name === "files" ? [] : value)), "did not save what you have typed");
   }
 
-  /** All drafts as a text, "" for none. replacer: JSON's. */
-  written(replacer) {
+  /** All drafts as a text, "" for none. blank: the conversation without messages to go on with.    replacer: JSON's. */
+  written(blank, replacer) {
     const kept = [...this.kept].filter(([, draft]) => isSome(draft));
     const edits = [...this.edits].filter(([, each]) => each.size).map(([id, each]) => [id, [...each]]);
-    return kept.length || edits.length ? JSON.stringify({ kept, edits, blank: this.blank }, replacer) : "";
+    return kept.length || edits.length || blank ? JSON.stringify({ kept, edits, blank }, replacer) : "";
   }
 
   /** Take the drafts that this tab's last page has written down. conversations: those there are, by their ids. */

@@ -77,10 +77,11 @@ const OF_STATS = Object.fromEntries(Object.entries(FACTS).map(([name, [, shownAs
 /** Nothing but the fields that we know, each of its type, and messages that follow earlier ones. */
 function conversationFrom(value) {
   must(isObject(value), "it must be an object", shown(value));
-  const { id, title, isNamed, changed, settings, nodes } = value;
+  const { id, title, isNamed, changed, saved = changed, settings, nodes } = value;
   must(isText(id) && /^[0-9a-f]{1,64}$/.test(id), "id must be a hexadecimal number", shown(id));
   must(isText(title) && title.trim(), "title must be a text with more than spaces", shown(title));
   must(isCount(changed) && changed <= LAST_TIME_MS, "changed must be a time in milliseconds", shown(changed));
+  must(isCount(saved) && saved <= LAST_TIME_MS, "saved must be a time in milliseconds", shown(saved));
   must(Array.isArray(nodes) && nodes.length > 1, "nodes must be messages", Array.isArray(nodes) ? "none" : shown(nodes));
   must(nodes.every(isObject), "nodes must be messages", shown(nodes.find((node) => !isObject(node))));
   const made = [{ parent: -1, children: [] }];
@@ -95,7 +96,7 @@ function conversationFrom(value) {
     must(isVersion, `chosen must be a version of what follows message ${i}`, shown(chosen));
     node.chosen = chosen;
   });
-  return { id, title, isNamed: isNamed === true, changed, settings: settingsFrom(settings ?? {}), nodes: made };
+  return { id, title, isNamed: isNamed === true, changed, saved, settings: settingsFrom(settings ?? {}), nodes: made };
 }
 
 /** earlier: the messages before it, of which it follows one. */

@@ -8,6 +8,7 @@ function newId() {
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
+/** changed: when it got a message or an answer ended.    saved: when anything of it was changed. */
 function newConversation(settings) {
   const root = { parent: -1, children: [], chosen: 0 };
   return { id: newId(), title: "New chat", isNamed: false, changed: Date.now(), settings: { ...settings }, nodes: [root] };
@@ -47,6 +48,12 @@ function pathTo(conversation, number) {
   const path = [];
   for (; number > 0; number = conversation.nodes[number].parent) path.unshift(number);
   return path;
+}
+
+/** Whether a conversation has each message of another in the same place, or what that begins. */
+function isWithin({ nodes }, other) {
+  const said = ({ parent, files, text }) => JSON.stringify([parent, files, text ?? ""]).slice(0, -2);
+  return nodes.every((node, i) => i in other.nodes && said(other.nodes[i]).startsWith(said(node)));
 }
 
 /** Which version a message is, from 0, and of how many. */
