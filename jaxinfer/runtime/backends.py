@@ -48,7 +48,8 @@ SMALL_ROWS = 16  # sm90_small up to so many
 MEDIUM_ROWS = 128  # sm90_medium up to so many, of a model
 NARROW = 2048  # as wide as this
 NARROW_ROWS = 256  # and in a launch sequence up to so many: 4,096 wide, cuBLAS is faster at 256 rows
-WIDENED_ROWS = 64  # of weights in fp8, which the others widen: sm90_w8a8 for more. Of 4 bits sm90_small does alone
+WIDENED_ROWS = 64  # of weights in fp8, which the others widen: sm90_w8a8 for more
+PACKED_ROWS = 32  # of weights of 4 bits, which sm90_small alone widens: XLA for more
 LARGE_ROWS = 1024  # sm90_large from so many on
 CPU_ROWS = 8  # cpu up to so many, where the processor has no AMX and weights are bfloat16
 
@@ -207,8 +208,11 @@ def rounds_activations(model: ModelConfig, backends: Backends) -> bool:
 
 def widened_rows(model: ModelConfig) -> int:
     """Rows up to which our kernels for Hopper widen quantized weights themselves."""
-    schemes = model.published.schemes if model.published else ()
-    return SMALL_ROWS if any(isinstance(scheme, Int4) for scheme in schemes) else WIDENED_ROWS
+    return PACKED_ROWS if _has_4_bits(model) else WIDENED_ROWS
+
+
+def _has_4_bits(model: ModelConfig) -> bool:
+    return model.published is not None and any(isinstance(scheme, Int4) for scheme in model.published.schemes)
 
 
 def widens(backends: Backends) -> bool:
@@ -248,14 +252,14 @@ def linears_supported(model: ModelConfig, dtype: jnp.dtype, gpu: HopperGpu) -> b
     quantized = _schemes_read(model)
     if quantized is None:
         return False
-    most = widened_rows(model) if quantized else MEDIUM_ROWS
+    small = PACKED_ROWS if _has_4_bits(model) else SMALL_ROWS
 
     def run(rows: Sequence[int], columns: int, scheme: Fp8 | Int4 | None) -> bool:
         shape, weights = (sum(rows), columns, dtype), _weights(scheme, rows, columns)
-        if not sm90_small_config.supported(SMALL_ROWS, *shape, gpu, weights):
+        if not sm90_small_config.supported(small, *shape, gpu, weights):
             return False
         shared = weights.shared if weights.format else None
-        return most <= SMALL_ROWS or sm90_medium_config.supported(MEDIUM_ROWS, *shape, shared)
+        return small == PACKED_ROWS or sm90_medium_config.supported(MEDIUM_ROWS, *shape, shared)
 
     # A quantized model may leave modules as they are.
     return all(run(*shape, scheme) for shape, scheme in itertools.product(_products_of(model), (None, *quantized)))
@@ -348,7 +352,7 @@ def _products(model: ModelConfig, backends: Backends, rows: int, *, sequence: bo
     most = _most_in_sequence(model) if sequence else MEDIUM_ROWS
     if backends.decode_linear is not Backend.MOSAIC or rows > most:
         return XLA
-    if rows <= SMALL_ROWS:
+    if rows <= (PACKED_ROWS if _has_4_bits(model) else SMALL_ROWS):
         return small_products(backends.of_sm90)
     return (sequence_products if sequence else medium_products)(backends.of_sm90)
 

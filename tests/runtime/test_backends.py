@@ -30,6 +30,7 @@ from jaxinfer.runtime.backends import (
     MEDIUM_ROWS,
     NARROW,
     NARROW_ROWS,
+    PACKED_ROWS,
     SMALL_ROWS,
     WIDENED_ROWS,
     XLA_ONLY,
@@ -348,10 +349,10 @@ def test_weights_of_4_bits_are_multiplied_by_our_kernels_in_steps_of_few_rows(sc
     assert choose_backends("auto", model, "bfloat16", 64, H20).extend_linear is Backend.XLA
     assert linears_supported(model, jnp.dtype(jnp.bfloat16), CHAINED.of_sm90)
     backends = dataclasses.replace(CHAINED, extend_linear=Backend.XLA)
-    found = [kernels_of_decode(backends, rows, model) for rows in (1, SMALL_ROWS, SMALL_ROWS + 1)]
-    assert found == [(0, 1), (0, 1), (ATTENTION, 0)], "one chain, or XLA's products"
-    found = [kernels_of_extend(backends, tokens, 1, model) for tokens in (8, WIDENED_ROWS, LARGE_ROWS)]
-    assert found == [(EXTEND + LINEARS, 0), (EXTEND, 0), (EXTEND, 0)]
+    found = [kernels_of_decode(backends, rows, model) for rows in (1, SMALL_ROWS + 1, PACKED_ROWS, PACKED_ROWS + 1)]
+    assert found == [(0, 1)] * 3 + [(ATTENTION, 0)], "one chain, or XLA's products"
+    found = [kernels_of_extend(backends, tokens, 1, model) for tokens in (8, PACKED_ROWS, WIDENED_ROWS, LARGE_ROWS)]
+    assert found == [(EXTEND + LINEARS, 0)] * 2 + [(EXTEND, 0)] * 2
     for other in (Int4("awq", 64, True), Int4("gptq", None, False)):  # whose groups are small, or have one zero a row
         model = changed(published=dataclasses.replace(PUBLISHED, groups=((("Linear",), other),)))
         assert not linears_supported(model, jnp.dtype(jnp.bfloat16), CHAINED.of_sm90)
