@@ -278,7 +278,7 @@ class DeviceRunner:
         self._mask_uploads.clear()
         self.mask_table.clear()
         with self._lock:
-            self._delete_state()
+            _delete(self._state, self._controls, self._masks)
             self._state, self._controls, self._masks = self._init()
 
     def warm_up(
@@ -429,8 +429,9 @@ class DeviceRunner:
         for held in (self._executables, self._fences, self._mask_uploads):
             held.clear()
         with self._lock:
-            self._delete_state()
             self._placed.close()  # first: the next model's anchor may lie where this one's does
+            # Deleted, not only let go: a call that has just ended may still hold what it was given.
+            _delete(self._state, self._controls, self._masks, self._params)
             self._params = self._without_layers = ()
             self._movers, self.exports = {}, None
 
@@ -461,10 +462,11 @@ class DeviceRunner:
         for chunk in packing.chunks(updates, PAGE_UPDATES):
             self._dispatch(Helper.SET_PAGES, chunk)
 
-    def _delete_state(self) -> None:
-        for leaf in jax.tree.leaves((self._state, self._controls, self._masks)):
-            if not leaf.is_deleted():
-                leaf.delete()
+
+def _delete(*trees: Any) -> None:
+    for leaf in jax.tree.leaves(trees):
+        if not leaf.is_deleted():
+            leaf.delete()
 
 
 @functools.cache

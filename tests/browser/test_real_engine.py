@@ -52,8 +52,7 @@ def test_stop_frees_the_pages_and_the_next_turn_reuses_them(chat, engine):
     chat.ended()
     assert llm.stats().finished.get("abort") == 1
     chat.send("And now?")
-    chat.waits_for(".assistant:last-child .body > .text")
-    chat.waits_for("#meter [data-name=context]")
+    chat[".assistant"].nth(1).locator(".body > .text", has_text=re.compile(r"\S")).wait_for()
     chat.page.keyboard.press("Escape")
     chat.ended()
     chat["button[title='Measures of this answer']"].last.click()
